@@ -1,0 +1,1 @@
+//! Slot cache for model weights in device memory, fed from disk by event-ordered copies.

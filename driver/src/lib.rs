@@ -1,0 +1,1 @@
+//! Devices, streams, events, vectors, pinned memory and the port that every GPU API plugs into.

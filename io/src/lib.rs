@@ -1,0 +1,1 @@
+//! Weight files: formats, read planning, and an io_uring reader into a staging ring.

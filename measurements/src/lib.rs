@@ -1,0 +1,1 @@
+//! Programs that each ask one question of the machine.

@@ -1,0 +1,2 @@
+//! `cachestat`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The shared statistics page behind a safe API.

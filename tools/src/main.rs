@@ -1,0 +1,2 @@
+//! `spoc-loader`.
+fn main() {}
