@@ -1,1 +1,2 @@
 //! Slot cache for model weights in device memory, fed from disk by event-ordered copies.
+#![forbid(unsafe_code)]

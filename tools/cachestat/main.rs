@@ -1,2 +1,3 @@
 //! `cachestat`.
+#![forbid(unsafe_code)]
 fn main() {}

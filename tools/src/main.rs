@@ -1,2 +1,3 @@
 //! `spoc-loader`.
+#![forbid(unsafe_code)]
 fn main() {}
