@@ -28,7 +28,7 @@ impl View {
     pub fn open(path: &Path) -> io::Result<View> {
         let file = open_page(path)?;
         let len_bytes = file.metadata()?.len();
-        if len_bytes == 0 || len_bytes > LEN_BYTES_MAX || len_bytes % 8 != 0 {
+        if len_bytes == 0 || len_bytes > LEN_BYTES_MAX || !len_bytes.is_multiple_of(8) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{}: {len_bytes} bytes long, not a statistics page", path.display()),

@@ -1,5 +1,7 @@
 //! A page's life as other processes see it.
 
+#![allow(clippy::expect_used)]
+
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 

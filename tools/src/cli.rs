@@ -1,0 +1,316 @@
+//! The command line of `spoc-loader`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::BoolishValueParser;
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::failure::Failure;
+use crate::out::{Out, write_line};
+use crate::units::parse_size;
+
+/// Weights from file to device memory at the speed of the wire.
+///
+/// Exit codes: 0 done; 1 `doctor` found something broken; 2 anything that went wrong, with one line on standard error.
+/// Every option can also be set in the environment, by the name shown; the command line wins.
+#[derive(Debug, Parser)]
+#[command(name = "spoc-loader", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What all commands take.
+    #[command(flatten)]
+    pub common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  spoc-loader demo                       see it work, with nothing but this machine
+  spoc-loader load model.safetensors --check
+  spoc-loader doctor ~/models            what stands between this machine and full speed";
+
+/// Options of every command.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Common {
+    /// Answer with one JSON value on standard output; failures as {"error":{"kind","message","file"}}
+    #[arg(long, global = true, env = "SPOC_JSON", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    pub json: bool,
+    /// More log lines on standard error (-v info, -vv debug, -vvv trace; SPOC_LOG sets filters)
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+impl Common {
+    /// As [`crate::process::set_up`] wants it.
+    pub fn verbosity(self) -> i16 {
+        if self.quiet { -1 } else { i16::from(self.verbose) }
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Write a small model, stream it into slots, check every byte
+    Demo(DemoArgs),
+    /// Load a model into device memory
+    Load(LoadArgs),
+    /// List a model's tensors
+    Inspect(InspectArgs),
+    /// List the devices found, and why the rest was not
+    Devices,
+    /// Check the kernel, the limits and the hardware; each finding with its one fix
+    Doctor(DoctorArgs),
+    /// Measure the ceilings that a load cannot pass
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+/// How files are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Io {
+    /// The fastest that works: io_uring direct, io_uring buffered, pread
+    Auto,
+    /// io_uring past the page cache, or fail
+    Direct,
+    /// io_uring through the page cache, or fail
+    Buffered,
+    /// A pool of threads calling pread
+    Pread,
+}
+
+/// How cached layers are chosen for eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// The layer whose turn comes last; no cliff
+    Cycle,
+    /// The least recently used
+    Lru,
+}
+
+/// Which device.
+#[derive(Clone, Debug, Args)]
+pub struct DeviceArgs {
+    /// cuda, hip, opencl, vulkan, metal, webgpu, native or interpreter [default: the first GPU found, else native]
+    #[arg(long, env = "SPOC_BACKEND", value_name = "NAME")]
+    pub backend: Option<String>,
+    /// Device index or UUID, as `spoc-loader devices` shows them [default: 0]
+    #[arg(long, env = "SPOC_DEVICE", value_name = "N|UUID")]
+    pub device: Option<String>,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader demo
+  spoc-loader demo --rounds 8 --slots 6 --policy lru     watch LRU fall off its cliff
+  spoc-loader demo --json | jq .cache")]
+pub struct DemoArgs {
+    /// Folder to make the temporary model in [default: the system's temporary folder]
+    #[arg(long, env = "SPOC_DEMO_DIR", value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// How many times all layers are visited in order
+    #[arg(long, env = "SPOC_DEMO_ROUNDS", default_value_t = 4, value_name = "N")]
+    pub rounds: u32,
+    /// How many slots the layers share [default: three quarters of the layers]
+    #[arg(long, env = "SPOC_DEMO_SLOTS", value_name = "N")]
+    pub slots: Option<u32>,
+    /// Which layer leaves when a slot is needed
+    #[arg(long, env = "SPOC_DEMO_POLICY", value_enum, default_value_t = Policy::Cycle)]
+    pub policy: Policy,
+    /// Pause after each visit, so that cachestat has something to watch
+    #[arg(long, env = "SPOC_DEMO_PACE_MS", default_value_t = 0, value_name = "MS")]
+    pub pace_ms: u64,
+    /// Keep the model instead of removing it
+    #[arg(long, env = "SPOC_DEMO_KEEP", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    pub keep: bool,
+}
+
+/// Arguments of `load`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader load model.safetensors
+  spoc-loader load ~/models/llama --io direct --staging-bytes 64MiB --check
+  spoc-loader load ~/.cache/huggingface/hub/models--org--name/snapshots/REV --tensors 'model.layers.0.*' --json")]
+pub struct LoadArgs {
+    /// A weight file, a folder with an index, or a Hugging Face cache snapshot folder
+    pub model: PathBuf,
+    /// Where to.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// How to read
+    #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
+    pub io: Io,
+    /// Size of the staging ring (bytes, or with K, M, G, KiB, MiB, GiB)
+    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, value_name = "SIZE")]
+    pub staging_bytes: u64,
+    /// Only tensors whose name matches; * and ? cross dots, {a,b} and [0-9] work
+    #[arg(long, env = "SPOC_TENSORS", value_name = "GLOB")]
+    pub tensors: Option<String>,
+    /// Read everything back from the device and compare it with the file
+    #[arg(long, env = "SPOC_CHECK", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    pub check: bool,
+}
+
+/// Digest of a tensor's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Digest {
+    /// SHA-256
+    Sha256,
+    /// XXH3, 64 bits
+    Xxh3,
+}
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader inspect model.safetensors
+  spoc-loader inspect ~/models/llama --digest sha256 --json")]
+pub struct InspectArgs {
+    /// A weight file, a folder with an index, or a Hugging Face cache snapshot folder
+    pub model: PathBuf,
+    /// Also read every tensor and print its digest
+    #[arg(long, env = "SPOC_DIGEST", value_enum)]
+    pub digest: Option<Digest>,
+    /// Show the groups that move as one, instead of the tensors
+    #[arg(long, env = "SPOC_GROUPS", conflicts_with = "digest", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    pub groups: bool,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader doctor
+  spoc-loader doctor /mnt/nvme/models --json")]
+pub struct DoctorArgs {
+    /// Where models lie: its file system is looked at
+    #[arg(default_value = ".", env = "SPOC_DOCTOR_PATH")]
+    pub path: PathBuf,
+}
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Read files through the loader's own reader, to no device
+    Read(BenchReadArgs),
+    /// Copy pinned host memory to a device, by chunk size
+    Link(BenchLinkArgs),
+}
+
+/// Arguments of `bench read`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader bench read model.safetensors --io direct
+  spoc-loader bench read shard-*.safetensors --chunk-bytes 4MiB --depth 8 --json")]
+pub struct BenchReadArgs {
+    /// Files to read, whole
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// How to read
+    #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
+    pub io: Io,
+    /// Bytes in one read [default: the reader's own]
+    #[arg(long, env = "SPOC_CHUNK_BYTES", value_parser = parse_size, value_name = "SIZE")]
+    pub chunk_bytes: Option<u64>,
+    /// Reads in flight [default: the reader's own]
+    #[arg(long, env = "SPOC_DEPTH", value_name = "N")]
+    pub depth: Option<u32>,
+    /// Size of the staging ring
+    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, value_name = "SIZE")]
+    pub staging_bytes: u64,
+}
+
+/// Arguments of `bench link`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader bench link
+  spoc-loader bench link --backend cuda --device 0 --json")]
+pub struct BenchLinkArgs {
+    /// Where to.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Size of the pinned ring that is copied from
+    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, value_name = "SIZE")]
+    pub staging_bytes: u64,
+    /// How long each chunk size is measured
+    #[arg(long, env = "SPOC_BENCH_MS", default_value_t = 300, value_name = "MS")]
+    pub time_ms: u64,
+}
+
+/// Parses the arguments, or reports why not. `Err` is the exit code: 0 after help and version, 2 after a mistake.
+///
+/// # Errors
+/// See above; everything has been printed.
+pub fn parse<P: Parser>() -> Result<P, u8> {
+    P::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            write_line(&error.render().to_string().trim_end());
+            0
+        }
+        _ => Out::new(wants_json(std::env::args_os()))
+            .fail(&Failure::usage(mistake(&error.render().to_string()))),
+    })
+}
+
+/// Arguments that cannot be parsed can still say how the caller wants to hear it.
+fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
+    let mut options = args.take_while(|arg| arg != "--");
+    options.any(|arg| arg == "--json")
+        || std::env::var("SPOC_JSON")
+            .is_ok_and(|value| matches!(value.as_str(), "1" | "true" | "yes" | "on" | "y" | "t"))
+}
+
+/// Clap writes a paragraph; users of this program get a line.
+fn mistake(rendered: &str) -> String {
+    let told = rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let told = told.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let line = told.collect::<Vec<_>>().join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound_and_every_command_has_help() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            assert!(sub.get_about().is_some(), "{}", sub.get_name());
+        }
+    }
+
+    #[test]
+    fn every_option_has_a_variable() {
+        fn visit(command: &clap::Command) {
+            let exempt = ["help", "version", "verbose", "quiet"];
+            for option in command.get_opts().filter(|option| !exempt.contains(&option.get_id().as_str())) {
+                let variable = option.get_env().unwrap_or_else(|| panic!("{option} has no variable"));
+                assert!(variable.to_string_lossy().starts_with("SPOC_"));
+            }
+            command.get_subcommands().for_each(visit);
+        }
+        let mut command = Cli::command();
+        command.build();
+        visit(&command);
+    }
+
+    #[test]
+    fn mistakes_fit_on_a_line() {
+        let parse = |args: &[&str]| Cli::try_parse_from(args).expect_err("a mistake").render().to_string();
+        let line = mistake(&parse(&["spoc-loader", "load", "m", "--io", "fast"]));
+        assert!(line.starts_with("invalid value 'fast'") && line.contains("pread"), "{line}");
+        assert!(!line.contains('\n') && !line.contains("Usage"), "{line}");
+        let line = mistake(&parse(&["spoc-loader", "load"]));
+        assert!(line.contains("<MODEL>"), "{line}");
+        let line = mistake(&parse(&["spoc-loader"]));
+        assert!(!line.is_empty(), "{line}");
+    }
+}

@@ -1,0 +1,97 @@
+//! What went wrong, in the form users and programs see it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// Bad input, a missing device, a refused option: anything the user can act on.
+pub const EXIT_FAILURE: u8 = 2;
+
+/// A failure of a command. `docs/errors.md` lists the kinds.
+#[derive(Debug, Serialize)]
+pub struct Failure {
+    /// Machine-readable category, lower case with underscores.
+    pub kind: &'static str,
+    /// One line: file, place, expectation.
+    pub message: String,
+    /// The offending file, where there is one.
+    pub file: Option<PathBuf>,
+    /// The process's exit code.
+    #[serde(skip)]
+    pub exit: u8,
+}
+
+/// A command's result.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// A failure without a file.
+    pub fn new(kind: &'static str, message: impl fmt::Display) -> Failure {
+        Failure { kind, message: one_line(&message.to_string()), file: None, exit: EXIT_FAILURE }
+    }
+
+    /// A value on the command line or in the environment that cannot be used.
+    pub fn usage(message: impl fmt::Display) -> Failure {
+        Failure::new("usage", message)
+    }
+
+    /// The same failure, about `file`.
+    pub fn at(self, file: &Path) -> Failure {
+        Failure { file: Some(file.to_path_buf()), ..self }
+    }
+
+    /// The same failure with another exit code.
+    pub fn exit(self, exit: u8) -> Failure {
+        Failure { exit, ..self }
+    }
+
+    /// A failed system call on `file`.
+    pub fn io(file: &Path, doing: &str, error: &std::io::Error) -> Failure {
+        let kind = match error.kind() {
+            std::io::ErrorKind::NotFound => "not_found",
+            _ => "io_error",
+        };
+        Failure::new(kind, format_args!("{}: {doing}: {error}", file.display())).at(file)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Names in weight files and file names may hold anything, line breaks and terminal controls included.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.trim_end().chars() {
+        if character.is_control() {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_without_terminal_controls() {
+        let failure = Failure::usage("a\nb\u{1b}[31mc\n");
+        assert_eq!(failure.message, "a\\nb\\u{1b}[31mc");
+        assert_eq!(failure.exit, 2);
+    }
+
+    #[test]
+    fn json_has_the_three_fields() {
+        let failure = Failure::new("truncated", "m").at(Path::new("/f"));
+        let value = serde_json::to_value(&failure).expect("json");
+        assert_eq!(value, serde_json::json!({"kind": "truncated", "message": "m", "file": "/f"}));
+    }
+}

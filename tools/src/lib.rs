@@ -1,0 +1,11 @@
+//! What `spoc-loader` and `cachestat` share. The programs are thin: they parse, call one of the commands here, and
+//! print through [`out`], the only place that does.
+
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod doctor;
+pub mod failure;
+pub mod out;
+pub mod process;
+pub mod units;

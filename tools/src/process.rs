@@ -1,0 +1,138 @@
+//! What a program does before its command: limits, signals, logs.
+
+use std::panic::PanicHookInfo;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+use nix::sys::signal::{SigSet, Signal, raise};
+use tracing_subscriber::EnvFilter;
+
+use crate::out;
+
+/// Prepares this process. `verbosity`: −1 errors only, 0 warnings, 1 info, 2 debug, 3 and above trace; `SPOC_LOG` wins.
+pub fn set_up(verbosity: i16) {
+    std::panic::set_hook(Box::new(report_bug));
+    start_logs(verbosity);
+    raise_open_files();
+}
+
+/// A panic is our fault, never the input's: say so, in a form that can be reported.
+fn report_bug(info: &PanicHookInfo<'_>) {
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let what = info.payload_as_str().unwrap_or("no message");
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("unnamed").to_owned();
+    out::note(format_args!(
+        "bug in spoc: {what} (thread {name}, {place}); please report this line and what you ran"
+    ));
+}
+
+fn start_logs(verbosity: i16) {
+    let level = match verbosity {
+        i16::MIN..=-1 => "error",
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_env("SPOC_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(out::shows_progress())
+        .try_init();
+    // Only a second call fails, and then logs already run.
+    drop(started);
+}
+
+/// A model of many shards needs many descriptors, and the soft limit is often 1024.
+fn raise_open_files() {
+    match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((soft, hard)) if soft < hard => {
+            if let Err(errno) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+                tracing::info!(soft, hard, %errno, "the limit of open files stays");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// User and system time of the whole process so far, in seconds.
+pub fn cpu_seconds() -> f64 {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
+        let parts = [usage.user_time(), usage.system_time()];
+        parts.iter().map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6).sum()
+    })
+}
+
+/// Ends a run politely on Ctrl-C, SIGTERM or SIGHUP: what was promised to be temporary is removed.
+#[derive(Clone, Debug)]
+pub struct Interrupt {
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stopping: AtomicBool,
+    doomed: Mutex<Vec<PathBuf>>,
+}
+
+impl Interrupt {
+    /// Starts watching. Call before any other thread starts, because the signals are blocked for the threads to come.
+    pub fn watch() -> Interrupt {
+        let interrupt = Interrupt { state: Arc::default() };
+        let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+        let watcher = interrupt.clone();
+        let started = signals.thread_block().is_ok()
+            && std::thread::Builder::new()
+                .name("spoc-signals".into())
+                .spawn(move || watcher.wait(&signals))
+                .is_ok();
+        if !started {
+            tracing::warn!("signals are not watched: an interrupted run may leave temporary files");
+            let _ = signals.thread_unblock();
+        }
+        interrupt
+    }
+
+    /// Removes `path`, a file or a folder, when a signal ends the run.
+    pub fn remove_at_exit(&self, path: PathBuf) {
+        self.state.doomed.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+    }
+
+    /// `path` is to stay, or gone.
+    pub fn keep(&self, path: &std::path::Path) {
+        self.state.doomed.lock().unwrap_or_else(PoisonError::into_inner).retain(|doomed| doomed != path);
+    }
+
+    /// Whether a signal came. Loops that write files ask, so that they do not race with the removal.
+    pub fn stopping(&self) -> bool {
+        self.state.stopping.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self, signals: &SigSet) {
+        let Ok(signal) = signals.wait() else { return };
+        self.state.stopping.store(true, Ordering::Relaxed);
+        for path in self.state.doomed.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            remove(&path);
+        }
+        // The default action of the signal itself ends the process, so that a shell sees why.
+        let _ = signals.thread_unblock();
+        let _ = raise(signal);
+        std::process::exit(130);
+    }
+}
+
+/// A writer may still be adding files: try until the folder is gone, but not for long.
+fn remove(path: &std::path::Path) {
+    for _ in 0..50 {
+        let done = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+        if done.is_ok() || !path.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    out::note(format_args!("{} could not be removed", path.display()));
+}
