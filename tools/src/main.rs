@@ -1,8 +1,4 @@
 //! `spoc-loader`.
-<<<<<<< HEAD
-#![forbid(unsafe_code)]
-fn main() {}
-=======
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +6,7 @@ use std::process::ExitCode;
 
 use spoc_tools::cli::{Cli, Command, parse};
 use spoc_tools::doctor::{System, examine, render};
-use spoc_tools::failure::Result;
+use spoc_tools::failure::{Failure, Result};
 use spoc_tools::out::Out;
 use spoc_tools::process;
 
@@ -31,7 +27,6 @@ fn run(command: &Command, out: Out) -> Result<u8> {
             out.answer(&report, render);
             Ok(u8::from(report.fail > 0))
         }
-        _ => Ok(0),
+        _ => Err(Failure::new("unsupported", "this command is not there yet")),
     }
 }
->>>>>>> f86be97 (tools: command line, output, failures, limits and signals, doctor)

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -24,7 +25,7 @@ pub struct Page {
     len_words: usize,
     file: Flock<File>,
     dir: PathBuf,
-    published: Option<PathBuf>,
+    published: OnceLock<PathBuf>,
 }
 
 impl Page {
@@ -57,7 +58,7 @@ impl Page {
         posix_fallocate(&file, 0, len)?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
         let map = MmapOptions::new().len(len_bytes).map_raw(&*file)?;
-        Ok(Page { map, len_words, file, dir: dir.to_path_buf(), published: None })
+        Ok(Page { map, len_words, file, dir: dir.to_path_buf(), published: OnceLock::new() })
     }
 
     /// The words, all zero at first. Any number of threads may read and write them.
@@ -69,16 +70,20 @@ impl Page {
         unsafe { std::slice::from_raw_parts(start, self.len_words) }
     }
 
-    /// Gives the page its name. Call it once, when the header is complete; again is a no-op.
+    /// Gives the page its name. Call it when the header is complete; again is a no-op.
     ///
     /// # Errors
     /// When `/proc` is not mounted or the folder is gone.
-    pub fn publish(&mut self) -> io::Result<&Path> {
-        let path = match self.published.take() {
-            Some(path) => path,
-            None => self.link()?,
-        };
-        Ok(self.published.insert(path))
+    pub fn publish(&self) -> io::Result<&Path> {
+        if let Some(path) = self.published.get() {
+            return Ok(path);
+        }
+        let path = self.link()?;
+        if let Err(second) = self.published.set(path) {
+            // Another thread was faster, and one name is enough.
+            std::fs::remove_file(second)?;
+        }
+        self.path().ok_or_else(|| io::Error::other("the page has no name"))
     }
 
     fn link(&self) -> io::Result<PathBuf> {
@@ -97,13 +102,13 @@ impl Page {
 
     /// Where the page is, once published.
     pub fn path(&self) -> Option<&Path> {
-        self.published.as_deref()
+        self.published.get().map(PathBuf::as_path)
     }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
-        if let Some(path) = &self.published {
+        if let Some(path) = self.published.get() {
             // Nobody to report to, and a leftover is recognised as stale by its free lock.
             let _ = std::fs::remove_file(path);
         }

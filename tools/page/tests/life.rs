@@ -17,7 +17,7 @@ fn only_file(dir: &Path) -> Option<String> {
 #[test]
 fn invisible_until_published_and_gone_when_dropped() {
     let dir = tempfile::tempdir().expect("temporary folder");
-    let mut page = Page::create_in(dir.path(), 512).expect("page");
+    let page = Page::create_in(dir.path(), 512).expect("page");
     assert_eq!(only_file(dir.path()), None);
     page.words()[7].store(41, Relaxed);
     let path = page.publish().expect("publish").to_path_buf();
@@ -46,8 +46,8 @@ fn invisible_until_published_and_gone_when_dropped() {
 fn mode_is_private_and_pages_of_one_process_differ() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().expect("temporary folder");
-    let mut first = Page::create_in(dir.path(), 1).expect("page");
-    let mut second = Page::create_in(dir.path(), 1).expect("page");
+    let first = Page::create_in(dir.path(), 1).expect("page");
+    let second = Page::create_in(dir.path(), 1).expect("page");
     let path = first.publish().expect("publish").to_path_buf();
     assert_ne!(path, second.publish().expect("publish"));
     assert_eq!(std::fs::metadata(path).expect("meta").permissions().mode() & 0o777, 0o600);
