@@ -1,0 +1,147 @@
+//! A model as its files and tensors, whatever format they came from.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::file::WeightFile;
+use crate::format::Dtype;
+
+/// Settings for [`crate::open_model`].
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Longest header of one file that is parsed, in bytes. Default 100,000,000, the format's usual cap.
+    pub header_bytes_max: u64,
+    /// Longest shard index that is parsed, in bytes. Default 256 MiB.
+    pub index_bytes_max: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { header_bytes_max: 100_000_000, index_bytes_max: 256 << 20 }
+    }
+}
+
+/// File format of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// safetensors, one file or several.
+    Safetensors,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Safetensors => f.write_str("safetensors"),
+        }
+    }
+}
+
+/// A range of bytes of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// Position of the file in [`Model::files`], or in the list a [`crate::PlanBuilder`] was given.
+    pub file: u32,
+    /// First byte, from the start of the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len_bytes: u64,
+}
+
+impl Extent {
+    /// The first byte after it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len_bytes)
+    }
+}
+
+/// One tensor: what it is and where its bytes lie. Its whole extent was checked to lie inside its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Name, unique in the model.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Dimensions, outermost first; empty for a scalar.
+    pub shape: Vec<u64>,
+    /// Its bytes. Length 0 when a dimension is 0.
+    pub extent: Extent,
+}
+
+/// An opened model: every file open and every header parsed and checked.
+#[derive(Debug)]
+pub struct Model {
+    format: Format,
+    root: PathBuf,
+    files: Vec<Arc<WeightFile>>,
+    tensors: Vec<Tensor>,
+    by_name: Vec<u32>,
+    metadata: Vec<(String, String)>,
+}
+
+impl Model {
+    pub(crate) fn new(
+        format: Format,
+        root: PathBuf,
+        files: Vec<Arc<WeightFile>>,
+        mut tensors: Vec<Tensor>,
+        metadata: Vec<(String, String)>,
+    ) -> Self {
+        tensors.sort_by_key(|t| t.extent);
+        let count = u32::try_from(tensors.len()).unwrap_or(u32::MAX);
+        let mut by_name: Vec<u32> = (0..count).collect();
+        by_name.sort_by(|a, b| tensors[*a as usize].name.cmp(&tensors[*b as usize].name));
+        Self { format, root, files, tensors, by_name, metadata }
+    }
+
+    /// File format.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The file or folder that was opened, after a Hugging Face repository folder was resolved to its snapshot.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The files, in the order of their names. [`Extent::file`] counts here.
+    #[must_use]
+    pub fn files(&self) -> &[Arc<WeightFile>] {
+        &self.files
+    }
+
+    /// The tensors, in the order of file and offset.
+    #[must_use]
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The tensor of this name.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        let at = self.by_name.binary_search_by(|i| self.tensors[*i as usize].name.as_str().cmp(name)).ok()?;
+        Some(&self.tensors[self.by_name[at] as usize])
+    }
+
+    /// The file that holds this tensor.
+    #[must_use]
+    pub fn file_of(&self, tensor: &Tensor) -> Option<&Arc<WeightFile>> {
+        self.files.get(tensor.extent.file as usize)
+    }
+
+    /// Textual metadata of the first file that has any, in the order of the file.
+    #[must_use]
+    pub fn metadata(&self) -> &[(String, String)] {
+        &self.metadata
+    }
+
+    /// Sum of all tensors, in bytes.
+    #[must_use]
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.extent.len_bytes).sum()
+    }
+}

@@ -1,0 +1,328 @@
+//! From wanted extents to a list of reads: aligned, merged, cut to chunks, every byte read once.
+//!
+//! A read is aligned at both ends, so that it can be direct; the slack stays behind in the chunk, because each
+//! [`Piece`] names the inner range that a target gets. Nothing here allocates per read: reads and pieces are counted
+//! first, then written into vectors of exactly that size.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::file::WeightFile;
+use crate::{Error, ErrorKind, Extent, Result};
+
+/// Alignment of reads in bytes: enough for every block device that is not told by the file itself.
+const ALIGN_BYTES: u64 = 4096;
+
+/// How to cut reads.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanOptions {
+    /// Longest read in bytes, a multiple of 4096. Must not be above the reader's chunk. Default 1 MiB.
+    pub chunk_bytes: u32,
+    /// Unwanted bytes between two extents that are read along rather than split into two reads. Default 64 KiB; at
+    /// most half a chunk has effect.
+    pub gap_bytes: u32,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self { chunk_bytes: 1 << 20, gap_bytes: 64 << 10 }
+    }
+}
+
+/// One read into one chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedRead {
+    /// Position in [`ReadPlan::files`].
+    pub file: u32,
+    /// Aligned start in the file, in bytes.
+    pub offset: u64,
+    /// Aligned length in bytes; the last read of a file may reach past its end.
+    pub len_bytes: u32,
+    /// The part of the chunk that must arrive; never past the end of the file.
+    pub need: Range<u32>,
+    /// Positions in [`ReadPlan::pieces`].
+    pub pieces: Range<u32>,
+}
+
+/// A range of a chunk that belongs to a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Start in the chunk, in bytes.
+    pub chunk_offset: u32,
+    /// Length in bytes, above 0.
+    pub len_bytes: u32,
+    /// The caller's number for the target.
+    pub target: u32,
+    /// Start in the target, in bytes.
+    pub target_offset: u64,
+}
+
+/// What to read, and where each byte goes.
+#[derive(Debug)]
+pub struct ReadPlan {
+    files: Vec<Arc<WeightFile>>,
+    reads: Vec<PlannedRead>,
+    pieces: Vec<Piece>,
+    empty_targets: Vec<u32>,
+    wanted_bytes: u64,
+    chunk_bytes: u32,
+}
+
+impl ReadPlan {
+    /// The files that [`PlannedRead::file`] counts in.
+    #[must_use]
+    pub fn files(&self) -> &[Arc<WeightFile>] {
+        &self.files
+    }
+
+    /// The reads, in the order of file and offset.
+    #[must_use]
+    pub fn reads(&self) -> &[PlannedRead] {
+        &self.reads
+    }
+
+    /// All pieces, grouped by read.
+    #[must_use]
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// The pieces of one read.
+    #[must_use]
+    pub fn pieces_of(&self, read: &PlannedRead) -> &[Piece] {
+        self.pieces.get(read.pieces.start as usize..read.pieces.end as usize).unwrap_or_default()
+    }
+
+    /// Targets of extents without bytes, as often as they were added. No read completes them: they are complete.
+    #[must_use]
+    pub fn empty_targets(&self) -> &[u32] {
+        &self.empty_targets
+    }
+
+    /// Sum of the wanted extents in bytes; bytes that several targets want count for each.
+    #[must_use]
+    pub fn wanted_bytes(&self) -> u64 {
+        self.wanted_bytes
+    }
+
+    /// Sum of the reads in bytes, slack included.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.reads.iter().map(|r| u64::from(r.len_bytes)).sum()
+    }
+
+    /// Longest read this plan may hold, in bytes.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> u32 {
+        self.chunk_bytes
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Item {
+    extent: Extent,
+    target: u32,
+    target_offset: u64,
+}
+
+/// A stretch of one file that is read from end to end.
+struct Run {
+    file: u32,
+    start: u64,
+    end: u64,
+    first_read: usize,
+    items: Range<usize>,
+}
+
+/// Collects extents, then makes the plan.
+pub struct PlanBuilder {
+    files: Vec<Arc<WeightFile>>,
+    options: PlanOptions,
+    items: Vec<Item>,
+    empty_targets: Vec<u32>,
+}
+
+impl PlanBuilder {
+    /// A builder for extents of these files.
+    #[must_use]
+    pub fn new(files: &[Arc<WeightFile>], options: PlanOptions) -> Self {
+        Self { files: files.to_vec(), options, items: Vec::new(), empty_targets: Vec::new() }
+    }
+
+    /// Wants `extent` in `target` from `target_offset` on. Extents may overlap: their bytes are read once.
+    ///
+    /// # Errors
+    /// `offset_out_of_bounds` when the extent is not inside its file, or its place in the target passes 64 bits.
+    pub fn add(&mut self, target: u32, extent: Extent, target_offset: u64) -> Result<()> {
+        let out = |message: String| Error::new(ErrorKind::OffsetOutOfBounds, message);
+        let Some(file) = self.files.get(extent.file as usize) else {
+            return Err(out(format!("file {} of a plan with {} files", extent.file, self.files.len())));
+        };
+        let inside = extent.offset.checked_add(extent.len_bytes).is_some_and(|end| end <= file.len_bytes());
+        if !inside || target_offset.checked_add(extent.len_bytes).is_none() {
+            let message = format!(
+                "an extent of {} bytes does not fit, the file has {}",
+                extent.len_bytes,
+                file.len_bytes()
+            );
+            return Err(out(message).in_file(file.path()).at(extent.offset));
+        }
+        if extent.len_bytes == 0 {
+            self.empty_targets.push(target);
+        } else {
+            self.items.push(Item { extent, target, target_offset });
+        }
+        Ok(())
+    }
+
+    /// Makes the plan.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a chunk that is 0 or no multiple of 4096, `too_large` beyond 2^32 reads or pieces.
+    pub fn build(mut self) -> Result<ReadPlan> {
+        let chunk = u64::from(self.options.chunk_bytes);
+        let align = self.align();
+        if chunk == 0 || chunk % align != 0 {
+            let message = format!("chunks of {chunk} bytes, expected a multiple of {align}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        // The whole key, so that one set of extents makes one plan, in whatever order it was added.
+        self.items.sort_unstable_by_key(|i| (i.extent, i.target, i.target_offset));
+        let runs = self.runs(align, chunk);
+        let mut reads = blank_reads(&runs, chunk)?;
+        let pieces = self.fill(&runs, &mut reads, chunk)?;
+        Ok(ReadPlan {
+            wanted_bytes: self.items.iter().map(|i| i.extent.len_bytes).sum(),
+            files: self.files,
+            reads,
+            pieces,
+            empty_targets: self.empty_targets,
+            chunk_bytes: self.options.chunk_bytes,
+        })
+    }
+
+    fn align(&self) -> u64 {
+        let asked = self.files.iter().map(|f| u64::from(f.direct_align().offset_bytes));
+        asked.filter(|a| a.is_power_of_two()).fold(ALIGN_BYTES, u64::max)
+    }
+
+    /// Stretches that touch, overlap or leave only a small gap are one.
+    fn runs(&self, align: u64, chunk: u64) -> Vec<Run> {
+        let gap = u64::from(self.options.gap_bytes).min(chunk / 2);
+        let bounds = |item: &Item| {
+            let start = item.extent.offset / align * align;
+            (start, item.extent.end().next_multiple_of(align))
+        };
+        let joins = |run: &Run, item: &Item| {
+            run.file == item.extent.file && bounds(item).0 <= run.end.saturating_add(gap)
+        };
+        // Counted first: the number of allocations must not grow with the number of runs.
+        let mut count = 0;
+        let mut current: Option<Run> = None;
+        let mut runs = Vec::new();
+        for pass in 0..2 {
+            if pass == 1 {
+                runs.reserve_exact(count);
+            }
+            for (i, item) in self.items.iter().enumerate() {
+                let (start, end) = bounds(item);
+                match &mut current {
+                    Some(run) if joins(run, item) => {
+                        run.end = run.end.max(end);
+                        run.items.end = i + 1;
+                    }
+                    _ => {
+                        let new = Run { file: item.extent.file, start, end, first_read: 0, items: i..i + 1 };
+                        if let (1, Some(done)) = (pass, current.replace(new)) {
+                            runs.push(done);
+                        }
+                        count += 1;
+                    }
+                }
+            }
+            if let (1, Some(done)) = (pass, current.take()) {
+                runs.push(done);
+            }
+        }
+        let mut first_read = 0;
+        for run in &mut runs {
+            run.first_read = first_read;
+            first_read += usize::try_from((run.end - run.start).div_ceil(chunk)).unwrap_or(usize::MAX >> 1);
+        }
+        runs
+    }
+
+    /// Writes the pieces, grouped by read, and each read's need.
+    fn fill(&self, runs: &[Run], reads: &mut [PlannedRead], chunk: u64) -> Result<Vec<Piece>> {
+        // First the number of pieces of each read, kept where its range will stand.
+        self.each_piece(runs, chunk, |read, _| reads[read].pieces.end += 1);
+        let mut total = 0u32;
+        for read in reads.iter_mut() {
+            let count = read.pieces.end;
+            read.pieces = total..total;
+            total = total.checked_add(count).ok_or_else(|| too_large("pieces"))?;
+        }
+        let blank = Piece { chunk_offset: 0, len_bytes: 0, target: 0, target_offset: 0 };
+        let mut pieces = vec![blank; total as usize];
+        self.each_piece(runs, chunk, |read, piece| {
+            let read = &mut reads[read];
+            let end = piece.chunk_offset + piece.len_bytes;
+            let first = read.pieces.is_empty();
+            read.need.start =
+                if first { piece.chunk_offset } else { read.need.start.min(piece.chunk_offset) };
+            read.need.end = read.need.end.max(end);
+            pieces[read.pieces.end as usize] = piece;
+            read.pieces.end += 1;
+        });
+        Ok(pieces)
+    }
+
+    fn each_piece(&self, runs: &[Run], chunk: u64, mut see: impl FnMut(usize, Piece)) {
+        for run in runs {
+            for item in &self.items[run.items.clone()] {
+                let mut at = item.extent.offset;
+                while at < item.extent.end() {
+                    let number = (at - run.start) / chunk;
+                    let read_start = run.start + number * chunk;
+                    let len = item.extent.end().min(read_start + chunk) - at;
+                    let piece = Piece {
+                        chunk_offset: narrow(at - read_start),
+                        len_bytes: narrow(len),
+                        target: item.target,
+                        target_offset: item.target_offset + (at - item.extent.offset),
+                    };
+                    see(run.first_read + usize::try_from(number).unwrap_or(usize::MAX), piece);
+                    at += len;
+                }
+            }
+        }
+    }
+}
+
+/// Every read of the runs, without pieces.
+fn blank_reads(runs: &[Run], chunk: u64) -> Result<Vec<PlannedRead>> {
+    let count: u64 = runs.iter().map(|r| (r.end - r.start).div_ceil(chunk)).sum();
+    let count = u32::try_from(count).map_err(|_| too_large("reads"))?;
+    let mut reads = Vec::with_capacity(count as usize);
+    for run in runs {
+        let mut offset = run.start;
+        while offset < run.end {
+            let len_bytes = narrow(chunk.min(run.end - offset));
+            reads.push(PlannedRead { file: run.file, offset, len_bytes, need: 0..0, pieces: 0..0 });
+            offset += u64::from(len_bytes);
+        }
+    }
+    Ok(reads)
+}
+
+fn too_large(what: &str) -> Error {
+    Error::new(
+        ErrorKind::TooLarge,
+        format!("a plan of more than 2^32 {what}: use larger chunks or several plans"),
+    )
+}
+
+/// A number that a chunk's 32-bit length bounds.
+fn narrow(within_chunk: u64) -> u32 {
+    u32::try_from(within_chunk).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,330 @@
+//! The reader: carries read plans out into chunks of a staging region.
+//!
+//! One io_uring thread takes what comes from the disk; a few threads that call pread take what lies in the page
+//! cache, or everything where io_uring is not to be had. Both draw from the same queues and the same chunks. Lock
+//! order: there is one lock (`queue::Core`); no call is made and nothing is sent while it is held.
+
+mod chunk;
+mod ladder;
+mod pool;
+pub(crate) mod progress;
+pub(crate) mod queue;
+pub(crate) mod report;
+mod wake;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+
+pub use chunk::Chunk;
+pub use report::{IoPath, PathReason, ReaderReport};
+
+use crate::file::WeightFile;
+use crate::{Error, ErrorKind, HostRegion, ReadPlan, Result};
+use queue::{Lane, Shared};
+use report::add;
+
+/// How files are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoMode {
+    /// Direct, unless most of the wanted bytes of a file are in the page cache.
+    #[default]
+    Auto,
+    /// Past the page cache wherever the file allows it.
+    Direct,
+    /// Through the page cache, by io_uring where there is one.
+    Buffered,
+    /// Without io_uring; direct unless most of the wanted bytes are in the page cache.
+    Pread,
+}
+
+impl std::str::FromStr for IoMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "direct" => Ok(Self::Direct),
+            "buffered" => Ok(Self::Buffered),
+            "pread" => Ok(Self::Pread),
+            other => {
+                let message = format!("expected auto, direct, buffered or pread, found '{other}'");
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+        }
+    }
+}
+
+/// Settings of a reader.
+#[derive(Clone)]
+pub struct ReaderOptions {
+    /// How files are read.
+    pub mode: IoMode,
+    /// Length of a chunk in bytes, a multiple of 4096. Default 1 MiB.
+    pub chunk_bytes: u32,
+    /// Reads that the io_uring thread keeps in flight.
+    pub depth: u32,
+    /// Threads that call pread. 0 means as many as there are cores, within 4 and 8.
+    pub threads: u32,
+    /// Requests that may wait at once. Default 1024.
+    pub requests_max: u32,
+    /// Whether to register the region with io_uring. Default true; refused registration falls back by itself.
+    pub fixed_buffers: bool,
+    /// How long dropping the reader waits for reads in flight before it leaves them to themselves. Default 5 s.
+    pub drain_timeout: Duration,
+    /// Changes the answers of the operating system, for tests.
+    pub faults: Option<Arc<dyn Faults>>,
+}
+
+impl Default for ReaderOptions {
+    fn default() -> Self {
+        Self {
+            mode: IoMode::Auto,
+            chunk_bytes: 1 << 20,
+            depth: 8,
+            threads: 0,
+            requests_max: 1024,
+            fixed_buffers: true,
+            drain_timeout: Duration::from_secs(5),
+            faults: None,
+        }
+    }
+}
+
+/// A twin of a failing storage: sees every answer of the operating system before the reader does.
+pub trait Faults: Send + Sync {
+    /// The answer the reader is to see in place of `answer` to a read at `offset` of `file`: bytes, or an error
+    /// number.
+    fn answer(
+        &self,
+        answer: std::result::Result<usize, i32>,
+        file: &WeightFile,
+        offset: u64,
+    ) -> std::result::Result<usize, i32>;
+}
+
+/// Urgency of a request. The reads of a class start only when no more urgent one has reads to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReadClass {
+    /// Somebody waits for the bytes.
+    Demand = 0,
+    /// Somebody will probably want them.
+    Prefetch = 1,
+    /// Nobody waits: filling what is empty.
+    Refill = 2,
+}
+
+/// A plan to carry out.
+#[derive(Clone)]
+pub struct ReadRequest {
+    /// What to read.
+    pub plan: Arc<ReadPlan>,
+    /// Urgency.
+    pub class: ReadClass,
+    /// The caller's number, given back with every completion.
+    pub token: u64,
+}
+
+/// Name of a submitted request, unique in its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub(crate) u64);
+
+/// The end of one planned read.
+#[derive(Debug)]
+pub struct Completion {
+    /// The request.
+    pub request: RequestId,
+    /// The request's token.
+    pub token: u64,
+    /// Position in [`ReadPlan::reads`].
+    pub read: u32,
+    /// The bytes, or why there are none.
+    pub outcome: std::result::Result<Chunk, Arc<Error>>,
+}
+
+/// How the reads of one file are carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) lane: Lane,
+    pub(crate) direct: bool,
+}
+
+/// Where the threads put completions.
+#[derive(Clone)]
+pub(crate) struct Outlet {
+    sender: Sender<Completion>,
+    faults: Option<Arc<dyn Faults>>,
+}
+
+impl Outlet {
+    /// Sends the completion of a read.
+    pub(crate) fn deliver(&self, shared: &Shared, slot: u32, read: u32, outcome: Result<Chunk>) {
+        let Some(mut completion) = shared.finish(slot, read, outcome) else { return };
+        add(&shared.counters.completions, 1);
+        add(&shared.counters.failures, u64::from(completion.outcome.is_err()));
+        // Waits while the receiver is slow, but not after the reader was dropped: then nobody may be receiving.
+        const LOOK_AGAIN: Duration = Duration::from_millis(20);
+        loop {
+            match self.sender.send_timeout(completion, LOOK_AGAIN) {
+                Err(SendTimeoutError::Timeout(unsent)) if !shared.stopping() => completion = unsent,
+                _ => return,
+            }
+        }
+    }
+
+    /// Sends the completion of a read whose request failed before it started.
+    pub(crate) fn deliver_failed(&self, shared: &Shared, slot: u32, read: u32) {
+        self.deliver(shared, slot, read, Err(Error::new(ErrorKind::Cancelled, "the request was cancelled")));
+    }
+
+    pub(crate) fn disturb(
+        &self,
+        answer: std::io::Result<usize>,
+        file: &WeightFile,
+        offset: u64,
+    ) -> std::io::Result<usize> {
+        let Some(faults) = &self.faults else { return answer };
+        let number = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EIO);
+        faults.answer(answer.map_err(number), file, offset).map_err(std::io::Error::from_raw_os_error)
+    }
+}
+
+/// Reads files into chunks. Every planned read of a submitted request yields exactly one completion; the order is
+/// that of arrival. Dropping the reader cancels what it has not read; chunks that were handed out stay valid.
+pub struct Reader {
+    shared: Arc<Shared>,
+    completions: Receiver<Completion>,
+    threads: Vec<JoinHandle<()>>,
+    alive: Receiver<()>,
+    options: ReaderOptions,
+    ring: bool,
+    pool_threads: u32,
+    process: u32,
+}
+
+impl Reader {
+    /// Starts the reader's threads over `region`. A refused io_uring is not an error: the report tells.
+    ///
+    /// # Errors
+    /// `staging_too_small` when the region does not hold one chunk, `invalid_argument`, `io_error`.
+    pub fn start(region: Arc<dyn HostRegion>, options: ReaderOptions) -> Result<Self> {
+        check(&*region, &options)?;
+        let requests_max = options.requests_max.max(1) as usize;
+        let shared = Shared::new(region, options.chunk_bytes, requests_max)?;
+        let (sender, completions) = bounded((2 * shared.chunks()).max(1024));
+        let outlet = Outlet { sender, faults: options.faults.clone() };
+        let (alive_token, alive) = bounded(0);
+        let mut reader = Self {
+            shared,
+            completions,
+            threads: Vec::new(),
+            alive,
+            pool_threads: pool_threads(options.threads),
+            ring: false,
+            options,
+            process: std::process::id(),
+        };
+        for number in 0..reader.pool_threads {
+            let (shared, outlet, token) = (Arc::clone(&reader.shared), outlet.clone(), alive_token.clone());
+            let thread = std::thread::Builder::new().name(format!("spoc-read-{number}")).spawn(move || {
+                pool::run(&shared, &outlet);
+                drop(token);
+            });
+            reader.threads.push(thread.map_err(|e| Error::from_os(e, "starting a reading thread"))?);
+        }
+        Ok(reader)
+    }
+
+    /// Queues a request. A plan without reads is complete at once and yields no completion.
+    ///
+    /// # Errors
+    /// `queue_full`; `staging_too_small` when the plan's chunks are longer than the reader's; `forked`.
+    pub fn submit(&self, request: ReadRequest) -> Result<RequestId> {
+        if std::process::id() != self.process {
+            let message = "the reader belongs to the process that was forked: start a new one in the child";
+            return Err(Error::new(ErrorKind::Forked, message));
+        }
+        if request.plan.chunk_bytes() > self.options.chunk_bytes {
+            let (plan, chunk) = (request.plan.chunk_bytes(), self.options.chunk_bytes);
+            let message = format!("the plan has reads of {plan} bytes, a chunk has {chunk}");
+            return Err(Error::new(ErrorKind::StagingTooSmall, message));
+        }
+        let routes = ladder::routes(&request.plan, self.options.mode, self.ring, &self.shared.counters);
+        self.shared.push(request.plan, routes, request.class, request.token)
+    }
+
+    /// Makes the reads of a request that have not completed yet complete with `cancelled`. Reads in flight do so when
+    /// the kernel is done with their memory. A request that is not known any more is left alone.
+    pub fn cancel(&self, request: RequestId) {
+        self.shared.cancel(request);
+    }
+
+    /// Where completions arrive. The channel closes after the reader is dropped and its threads have ended.
+    #[must_use]
+    pub fn completions(&self) -> &Receiver<Completion> {
+        &self.completions
+    }
+
+    /// What was done so far, and why that way.
+    #[must_use]
+    pub fn report(&self) -> ReaderReport {
+        let mut report = self.shared.counters.report(self.expected_path());
+        report.chunks = self.shared.chunks();
+        report.chunks_free = self.shared.free_chunks();
+        report.chunk_bytes = self.options.chunk_bytes;
+        report.depth = self.options.depth;
+        report.threads = self.pool_threads;
+        report
+    }
+
+    fn expected_path(&self) -> IoPath {
+        IoPath::new(self.ring, self.options.mode != IoMode::Buffered)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if std::process::id() != self.process {
+            // The threads stayed in the parent, and so does their work.
+            return;
+        }
+        self.shared.stop();
+        // Nothing is ever sent here: the channel closes when the last thread has ended.
+        let deadline = Instant::now() + self.options.drain_timeout;
+        if self.alive.recv_deadline(deadline) == Err(crossbeam_channel::RecvTimeoutError::Timeout) {
+            tracing::warn!("reads are still in flight; their memory is kept until the kernel returns them");
+            return;
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the reader panicked");
+            }
+        }
+    }
+}
+
+fn check(region: &dyn HostRegion, options: &ReaderOptions) -> Result<()> {
+    let chunk = options.chunk_bytes;
+    if chunk == 0 || !chunk.is_multiple_of(4096) {
+        let message = format!("chunks of {chunk} bytes, expected a multiple of 4096");
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    if !region.as_ptr().addr().get().is_multiple_of(4096) {
+        return Err(Error::new(ErrorKind::InvalidArgument, "the staging region is not page aligned"));
+    }
+    if region.len_bytes() < chunk as usize {
+        let message = format!("{} bytes of staging cannot hold a chunk of {chunk}", region.len_bytes());
+        return Err(Error::new(ErrorKind::StagingTooSmall, message));
+    }
+    Ok(())
+}
+
+fn pool_threads(asked: u32) -> u32 {
+    if asked > 0 {
+        return asked.min(256);
+    }
+    let cores = std::thread::available_parallelism().map_or(4, std::num::NonZero::get);
+    u32::try_from(cores).unwrap_or(8).clamp(4, 8)
+}

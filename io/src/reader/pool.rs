@@ -1,0 +1,97 @@
+//! The threads that call pread: for files in the page cache, and for everything where io_uring is not to be had.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::progress::{Progress, Step};
+use super::queue::{Next, Shared, Work};
+use super::report::{IoPath, add};
+use super::{Outlet, chunk::Chunk};
+use crate::Result;
+use crate::file::WeightFile;
+
+/// The loop of one thread.
+pub(super) fn run(shared: &Arc<Shared>, outlet: &Outlet) {
+    // The descriptor of the last direct read: consecutive reads are mostly of one file.
+    let mut direct: Option<(Arc<WeightFile>, File)> = None;
+    loop {
+        match shared.next_for_pool() {
+            Next::Read(work) => {
+                let Work { slot, read, .. } = work;
+                let outcome = carry_out(work, shared, outlet, &mut direct);
+                outlet.deliver(shared, slot, read, outcome);
+            }
+            Next::Fail { slot, read } => {
+                direct = None;
+                outlet.deliver_failed(shared, slot, read);
+            }
+            Next::Stop => return,
+            Next::NoChunk | Next::Idle => direct = None,
+        }
+    }
+}
+
+fn carry_out(
+    work: Work,
+    shared: &Shared,
+    outlet: &Outlet,
+    direct: &mut Option<(Arc<WeightFile>, File)>,
+) -> Result<Chunk> {
+    let Work { read, route, plan, mut chunk, .. } = work;
+    let planned = &plan.reads()[read as usize];
+    let file = &plan.files()[planned.file as usize];
+    let counters = &shared.counters;
+    let mut progress = Progress::new(route.direct && open_direct(file, shared, direct));
+    loop {
+        let (start, end) = progress.range(planned, file);
+        let source = match direct {
+            Some((_, descriptor)) if progress.is_direct() => descriptor,
+            _ => file.buffered(),
+        };
+        add(&counters.submissions, 1);
+        add(&counters.submit_calls, 1);
+        let since = Instant::now();
+        let answer = source.read_at(chunk.fill_target(start, end), planned.offset + u64::from(start));
+        counters.waited_for_disk(since.elapsed());
+        let answer = outlet.disturb(answer, file, planned.offset + u64::from(start));
+        if let Ok(n) = &answer {
+            add(&counters.path_bytes[IoPath::new(false, progress.is_direct()) as usize], *n as u64);
+        }
+        match progress.take(answer, planned, file, counters) {
+            Step::Done => {
+                add(&counters.need_bytes, u64::from(planned.need.end - planned.need.start));
+                return Ok(chunk);
+            }
+            Step::Again => {}
+            Step::Demote(reason) => {
+                file.refuse_direct();
+                counters.demoted(IoPath::PreadBuffered, Some(file.path()), reason);
+                progress.leave_direct();
+            }
+            Step::Fail(error) => return Err(error),
+        }
+    }
+}
+
+/// Has the file open for direct reads in `held`, or says why not.
+fn open_direct(file: &Arc<WeightFile>, shared: &Shared, held: &mut Option<(Arc<WeightFile>, File)>) -> bool {
+    if file.refuses_direct() {
+        return false;
+    }
+    if held.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, file)) {
+        return true;
+    }
+    match file.open_direct() {
+        Ok(descriptor) => {
+            *held = Some((Arc::clone(file), descriptor));
+            true
+        }
+        Err(error) => {
+            file.refuse_direct();
+            shared.counters.demoted(IoPath::PreadBuffered, Some(file.path()), error.message());
+            false
+        }
+    }
+}
