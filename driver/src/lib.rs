@@ -1,1 +1,35 @@
 //! Devices, streams, events, vectors, pinned memory and the port that every GPU API plugs into.
+//!
+//! A [`Driver`] is made from the backends that probing found; it opens a [`Device`]; the device gives
+//! [`Segment`]s of memory, [`Stream`]s of work and [`Event`]s to wait for. Copies on a stream own their
+//! memory: sources move into the device's ledger and come back, or are dropped, once the copy has run.
+//! So the order in which handles are dropped never matters, and no safe call carries a pointer duty.
+
+pub mod backend;
+mod copies;
+mod device;
+mod driver;
+mod error;
+mod event;
+mod host;
+mod ledger;
+mod pending;
+mod segment;
+mod stream;
+mod util;
+mod vector;
+
+pub use backend::{
+    BackendKind, Capabilities, CaptureState, DeviceInfo, DeviceUuid, Exported, Limits, MemoryInfo,
+    SegmentOptions, StreamOptions, StreamPriority, Verdict,
+};
+pub use copies::CopyRange;
+pub use device::{Device, DeviceCounters};
+pub use driver::{DeviceName, DeviceSelector, Driver};
+pub use error::{Error, ErrorKind, Result, Returned};
+pub use event::Event;
+pub use host::{HostBuffer, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned};
+pub use pending::PendingRead;
+pub use segment::Segment;
+pub use stream::Stream;
+pub use vector::{DeviceVector, Element, ElementKind, VECTOR_ELEMENTS_MAX};
