@@ -1,1 +1,9 @@
 //! One adapter for each GPU API behind the driver's port, and the probe that finds them.
+//!
+//! Nothing registers itself: [`probe`] says what was found and why the rest was not, and the caller passes
+//! what it wants to [`spoc_driver::Driver::new`].
+
+pub mod native;
+mod probe;
+
+pub use probe::{ProbeOutcome, ProbeReport, found, probe};

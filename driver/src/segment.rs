@@ -153,7 +153,8 @@ impl Segment {
     pub fn export(&self) -> Result<Exported> {
         let core = &self.0.core;
         core.require("export_memory", &core.capabilities.export_memory)?;
-        core.backend.export(&core.handle, &self.0.buffer)
+        let exported = core.backend.export(&core.handle, &self.0.buffer)?;
+        Ok(Exported { len_bytes: self.0.len_bytes, ..exported })
     }
 
     /// Refuses a range that leaves the segment or breaks the device's granule.

@@ -1,0 +1,331 @@
+//! The port's operations.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use spoc_driver::backend::{
+    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Exported, Limits,
+    MemoryInfo, SegmentOptions, StreamOptions, Verdict,
+};
+use spoc_driver::{Error, ErrorKind, HostBuffer, HostMemory, HostMemoryOptions, Result};
+
+use super::capacity::Capacity;
+use super::event::Event;
+use super::memory::{Memory, page_bytes};
+use super::queue::Command;
+use super::stream::{Stream, Streams};
+use super::{Options, identity};
+
+/// The native backend.
+pub(super) struct Native {
+    account: Arc<Account>,
+}
+
+/// What has been allocated, of how much. Shared by all openings: there is one memory.
+struct Account {
+    limit_bytes: Option<u64>,
+    in_use_bytes: AtomicU64,
+}
+
+/// The opened device.
+pub(super) struct Device {
+    streams: Arc<Streams>,
+}
+
+/// Device memory, charged until it is dropped.
+pub(super) struct Buffer {
+    memory: Memory,
+    _charge: Option<Charge>,
+}
+
+struct Charge {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+/// Pinned memory: ordinary memory serves.
+pub(super) enum Pinned {
+    Owned(HostMemory),
+    Registered(*mut u8),
+}
+
+// SAFETY: the pointer is only handed back to the driver, never followed here.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Native {
+    pub(super) fn new(options: Options) -> Self {
+        let account = Account { limit_bytes: options.memory_bytes, in_use_bytes: AtomicU64::new(0) };
+        Self { account: Arc::new(account) }
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            backend: BackendKind::Native,
+            index: 0,
+            uuid: identity::uuid(0),
+            name: identity::name(),
+            memory_bytes: self.account.memory().total_bytes,
+            numa_node: identity::numa_node(),
+            unified: true,
+        }
+    }
+}
+
+impl Account {
+    fn memory(&self) -> MemoryInfo {
+        let machine = Capacity::now();
+        let in_use = self.in_use_bytes.load(Ordering::Relaxed);
+        match self.limit_bytes {
+            None => MemoryInfo { free_bytes: machine.free_bytes, total_bytes: machine.total_bytes },
+            Some(limit) => MemoryInfo {
+                free_bytes: limit.saturating_sub(in_use).min(machine.free_bytes),
+                total_bytes: limit,
+            },
+        }
+    }
+
+    /// Charges an allocation, or says how much there is.
+    fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge> {
+        // Charged first, so that two threads cannot both be granted the last bytes.
+        let charge = Charge { account: Arc::clone(self), bytes };
+        let in_use = self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let machine = Capacity::now().free_bytes;
+        let have_bytes = self.limit_bytes.map_or(machine, |limit| limit.saturating_sub(in_use).min(machine));
+        if bytes > have_bytes {
+            let kind = ErrorKind::OutOfDeviceMemory { need_bytes: bytes, have_bytes };
+            return Err(Error::new(kind, "allocating native device memory"));
+        }
+        Ok(charge)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.in_use_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+fn at(buffer: &Buffer, offset: u64) -> *mut u8 {
+    // The driver checked that the offset lies inside the mapping, so it is addressable.
+    buffer.memory.as_ptr().wrapping_add(usize::try_from(offset).unwrap_or(usize::MAX))
+}
+
+fn host_len(bytes: u64) -> Result<usize> {
+    let too_large =
+        |_| Error::new(ErrorKind::TooLarge { need: bytes, max: usize::MAX as u64 }, "sizing memory");
+    usize::try_from(bytes).map_err(too_large)
+}
+
+fn copy_in(op: &CopyOp<'_, Buffer>) -> Command {
+    Command::Copy { from: op.src, to: at(op.dst, op.dst_offset), len: op.len_bytes }
+}
+
+impl Backend for Native {
+    const KIND: BackendKind = BackendKind::Native;
+    type Device = Device;
+    type Stream = Stream;
+    type Event = Event;
+    type Buffer = Buffer;
+    type HostMemory = Pinned;
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        vec![self.info()]
+    }
+
+    fn open(&self, index: u32) -> Result<Device> {
+        if index != 0 {
+            return Err(Error::new(ErrorKind::NoSuchDevice, "opening a native device").with("index", index));
+        }
+        Ok(Device { streams: Arc::default() })
+    }
+
+    fn describe(&self, _: &Device) -> DeviceInfo {
+        self.info()
+    }
+
+    fn capabilities(&self, _: &Device) -> Capabilities {
+        const LENT: Verdict = Verdict::unavailable("no other library has contexts on the CPU");
+        let mut capabilities = Capabilities::all(&Verdict::Available);
+        capabilities.wait_value =
+            Verdict::unavailable("a thread cannot sleep on a word of memory, and streams do not poll");
+        capabilities.adopt_context = LENT;
+        capabilities.adopt_stream = LENT;
+        capabilities.adopt_memory = LENT;
+        capabilities.peer_copies = Verdict::unavailable("there is one native device");
+        capabilities.stream_capture = Verdict::unavailable("native streams cannot be recorded");
+        capabilities.launch = Verdict::unavailable("this build runs no native kernels");
+        capabilities
+    }
+
+    fn limits(&self, _: &Device) -> Limits {
+        let page = page_bytes() as u64;
+        Limits {
+            segment_bytes_max: isize::MAX.unsigned_abs() as u64 - page,
+            binding_bytes_max: isize::MAX.unsigned_abs() as u64 - page,
+            copy_granule_bytes: 1,
+            address_align_bytes: page,
+            export_granule_bytes: page,
+            free_waits_for_device: false,
+        }
+    }
+
+    fn memory(&self, _: &Device) -> Result<MemoryInfo> {
+        Ok(self.account.memory())
+    }
+
+    fn synchronize_device(&self, device: &Device) -> Result<()> {
+        device.streams.wait_for_all();
+        Ok(())
+    }
+
+    fn create_stream(&self, device: &Device, options: StreamOptions) -> Result<Stream> {
+        device.streams.create(options)
+    }
+
+    fn default_stream(&self, device: &Device) -> Result<Stream> {
+        Ok(Stream::Default(Arc::clone(&device.streams)))
+    }
+
+    fn synchronize_stream(&self, _: &Device, stream: &Stream) -> Result<()> {
+        if let Some(mark) = stream.idle_mark() {
+            mark.wait();
+        }
+        Ok(())
+    }
+
+    fn query_stream(&self, _: &Device, stream: &Stream) -> Result<bool> {
+        Ok(stream.idle_mark().is_none_or(|mark| mark.is_reached()))
+    }
+
+    fn capture_state(&self, _: &Device, _: &Stream) -> Result<CaptureState> {
+        Ok(CaptureState::None)
+    }
+
+    fn create_event(&self, _: &Device) -> Result<Event> {
+        Ok(Event::default())
+    }
+
+    fn record_event(&self, _: &Device, stream: &Stream, event: &Event) -> Result<()> {
+        event.record(stream.mark());
+        Ok(())
+    }
+
+    fn wait_event(&self, _: &Device, stream: &Stream, event: &Event) -> Result<()> {
+        if let Some(mark) = event.mark() {
+            stream.submit([Command::Wait(mark)]);
+        }
+        Ok(())
+    }
+
+    fn query_event(&self, _: &Device, event: &Event) -> Result<bool> {
+        Ok(event.mark().is_none_or(|mark| mark.is_reached()))
+    }
+
+    fn synchronize_event(&self, _: &Device, event: &Event) -> Result<()> {
+        if let Some(mark) = event.mark() {
+            mark.wait();
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, _: &Device, len_bytes: u64, _: SegmentOptions) -> Result<Buffer> {
+        let charge = self.account.charge(len_bytes)?;
+        let memory = Memory::allocate(host_len(len_bytes)?)?;
+        Ok(Buffer { memory, _charge: Some(charge) })
+    }
+
+    fn address(&self, _: &Device, buffer: &Buffer) -> Option<u64> {
+        Some(buffer.memory.as_ptr().addr() as u64)
+    }
+
+    fn host_pointer(&self, _: &Device, buffer: &Buffer) -> Option<*mut u8> {
+        Some(buffer.memory.as_ptr())
+    }
+
+    fn export(&self, _: &Device, buffer: &Buffer) -> Result<Exported> {
+        let allocation_bytes = buffer.memory.mapped_bytes();
+        Ok(Exported {
+            descriptor: buffer.memory.export()?,
+            len_bytes: allocation_bytes,
+            allocation_bytes,
+            backend: BackendKind::Native,
+            device: identity::uuid(0),
+        })
+    }
+
+    fn import(&self, _: &Device, exported: Exported) -> Result<Buffer> {
+        let Exported { descriptor, len_bytes, allocation_bytes, .. } = exported;
+        // Charged to whoever allocated it.
+        Ok(Buffer { memory: Memory::import(descriptor, len_bytes, allocation_bytes)?, _charge: None })
+    }
+
+    fn alloc_pinned(&self, _: &Device, len_bytes: usize) -> Result<Pinned> {
+        HostBuffer::allocate(len_bytes, HostMemoryOptions::default())
+            .map(|memory| Pinned::Owned(memory.share()))
+    }
+
+    fn pinned_pointer(&self, _: &Device, memory: &Pinned) -> *mut u8 {
+        match memory {
+            Pinned::Owned(memory) => memory.as_ptr(),
+            Pinned::Registered(ptr) => *ptr,
+        }
+    }
+
+    unsafe fn register_host(&self, _: &Device, ptr: *mut u8, _: usize) -> Result<Pinned> {
+        Ok(Pinned::Registered(ptr))
+    }
+
+    unsafe fn copy_to_device(&self, _: &Device, stream: &Stream, op: CopyOp<'_, Buffer>) -> Result<()> {
+        stream.submit([copy_in(&op)]);
+        Ok(())
+    }
+
+    unsafe fn copy_to_host(
+        &self,
+        _: &Device,
+        stream: &Stream,
+        src: (&Buffer, u64),
+        dst: *mut u8,
+        len_bytes: usize,
+    ) -> Result<()> {
+        stream.submit([Command::Copy { from: at(src.0, src.1), to: dst, len: len_bytes }]);
+        Ok(())
+    }
+
+    unsafe fn copy_on_device(
+        &self,
+        _: &Device,
+        stream: &Stream,
+        src: (&Buffer, u64),
+        dst: (&Buffer, u64),
+        len_bytes: u64,
+    ) -> Result<()> {
+        let len = host_len(len_bytes)?;
+        stream.submit([Command::Copy { from: at(src.0, src.1), to: at(dst.0, dst.1), len }]);
+        Ok(())
+    }
+
+    unsafe fn copy_many(&self, _: &Device, stream: &Stream, batch: &CopyBatch<'_, Buffer>) -> Result<()> {
+        stream.submit(batch.iter().map(|op| copy_in(&op)));
+        Ok(())
+    }
+
+    unsafe fn fill(
+        &self,
+        _: &Device,
+        stream: &Stream,
+        dst: (&Buffer, u64),
+        len_bytes: u64,
+        value: u8,
+    ) -> Result<()> {
+        stream.submit([Command::Fill { to: at(dst.0, dst.1), len: host_len(len_bytes)?, value }]);
+        Ok(())
+    }
+
+    unsafe fn write_value(&self, _: &Device, stream: &Stream, dst: (&Buffer, u64), value: u64) -> Result<()> {
+        stream.submit([Command::Write { to: at(dst.0, dst.1).cast(), value }]);
+        Ok(())
+    }
+}

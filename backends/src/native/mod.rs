@@ -1,0 +1,50 @@
+//! The CPU as a device: real asynchrony on explicit streams, memory that can be lent.
+//!
+//! - A stream is a thread behind a bounded queue, so ordering mistakes show here as they would on a GPU.
+//!   Nothing spins: idle threads sleep.
+//! - The default stream runs on the caller: complete on return, after all blocking streams.
+//! - Device memory is a sealed memfd, populated when it is allocated; exporting duplicates the descriptor.
+//! - How much there is: what the machine and the control group can give, or `SPOC_NATIVE_BYTES`
+//!   (`64MiB`, `2GiB`, `500MB`, or plain bytes).
+
+mod adapter;
+mod capacity;
+mod event;
+mod identity;
+mod memory;
+mod queue;
+mod size;
+mod stream;
+
+use spoc_driver::backend::{Probed, erase};
+
+/// How the native device is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Size of the device's memory in bytes; what the machine can give, if not said.
+    pub memory_bytes: Option<u64>,
+}
+
+/// The variable that [`Options::from_env`] reads.
+pub const MEMORY_VARIABLE: &str = "SPOC_NATIVE_BYTES";
+
+impl Options {
+    /// Options from the environment: `SPOC_NATIVE_BYTES`.
+    ///
+    /// # Errors
+    /// A sentence for the operator, if the variable is not a size.
+    pub fn from_env() -> Result<Self, String> {
+        let Some(value) = std::env::var_os(MEMORY_VARIABLE) else { return Ok(Self::default()) };
+        let text = value.to_string_lossy();
+        match size::parse(&text) {
+            Some(bytes) => Ok(Self { memory_bytes: Some(bytes) }),
+            None => Err(format!("{MEMORY_VARIABLE}={text} is not a size: say for example 64MiB or 2GiB")),
+        }
+    }
+}
+
+/// The native backend. Each call makes a backend of its own, with its own account of memory.
+#[must_use]
+pub fn backend(options: Options) -> Probed {
+    erase(adapter::Native::new(options))
+}

@@ -1,0 +1,135 @@
+//! Streams: a thread each, but for the default one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, JoinHandle};
+
+use spoc_driver::{Error, ErrorKind, Result, StreamOptions};
+
+use super::queue::{Command, Mark, Queue, lock};
+
+/// A stream.
+pub(super) enum Stream {
+    /// Runs on the caller, after all blocking streams.
+    Default(Arc<Streams>),
+    /// Runs on its own thread.
+    Own(Own),
+}
+
+/// The thread behind a stream, and its queue.
+pub(super) struct Own {
+    queue: Arc<Queue>,
+    worker: Option<JoinHandle<()>>,
+}
+
+/// The streams of a device, as far as the default stream has to know.
+#[derive(Default)]
+pub(super) struct Streams {
+    all: Mutex<Vec<Entry>>,
+    /// One operation of the default stream at a time.
+    default: Mutex<()>,
+    created: AtomicU64,
+}
+
+struct Entry {
+    queue: Weak<Queue>,
+    is_blocking: bool,
+}
+
+impl Streams {
+    pub(super) fn create(&self, options: StreamOptions) -> Result<Stream> {
+        let queue = Arc::new(Queue::new());
+        let number = self.created.fetch_add(1, Ordering::Relaxed);
+        let works = Arc::clone(&queue);
+        let worker = thread::Builder::new()
+            .name(format!("spoc-native-{number}"))
+            .spawn(move || works.work(run))
+            .map_err(|error| Error::new(ErrorKind::Os, "starting a stream's thread").because(error))?;
+        let mut all = lock(&self.all);
+        all.retain(|entry| entry.queue.strong_count() > 0);
+        all.push(Entry { queue: Arc::downgrade(&queue), is_blocking: !options.non_blocking });
+        Ok(Stream::Own(Own { queue, worker: Some(worker) }))
+    }
+
+    /// Waits for what the chosen streams have been given so far.
+    fn wait(&self, is_chosen: impl Fn(&Entry) -> bool) {
+        let chosen: Vec<Arc<Queue>> = lock(&self.all)
+            .iter()
+            .filter(|entry| is_chosen(entry))
+            .filter_map(|entry| entry.queue.upgrade())
+            .collect();
+        for queue in chosen {
+            queue.mark().wait();
+        }
+    }
+
+    pub(super) fn wait_for_all(&self) {
+        self.wait(|_| true);
+    }
+}
+
+impl Stream {
+    /// Runs the commands: now on the default stream, in their turn on any other.
+    pub(super) fn submit(&self, commands: impl IntoIterator<Item = Command>) {
+        match self {
+            Self::Own(own) => own.queue.push(commands),
+            Self::Default(streams) => {
+                let _turn = lock(&streams.default);
+                streams.wait(|entry| entry.is_blocking);
+                commands.into_iter().for_each(run);
+            }
+        }
+    }
+
+    /// The point after everything so far; nothing if that is reached already.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        match self {
+            Self::Own(own) => Some(own.queue.mark()),
+            Self::Default(_) => {
+                // Recording is an operation of the default stream, which waits for the blocking ones.
+                self.submit([]);
+                None
+            }
+        }
+    }
+
+    /// The point after everything so far, without the default stream's order: it is always idle.
+    pub(super) fn idle_mark(&self) -> Option<Mark> {
+        match self {
+            Self::Own(own) => Some(own.queue.mark()),
+            Self::Default(_) => None,
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.queue.close();
+        if let Some(worker) = self.worker.take()
+            && worker.join().is_err()
+        {
+            tracing::error!("a stream's thread panicked");
+        }
+    }
+}
+
+/// Runs one command on the calling thread.
+fn run(command: Command) {
+    match command {
+        Command::Copy { from, to, len } => {
+            // SAFETY: the driver checked both ranges and keeps their memory until this command has run.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+        }
+        Command::Fill { to, len, value } => {
+            // SAFETY: as above.
+            unsafe { std::ptr::write_bytes(to, value, len) }
+        }
+        Command::Write { to, value } => {
+            // SAFETY: as above; the driver checked that the word is aligned. Other processes that map the
+            // memory read it atomically too.
+            let word = unsafe { AtomicU64::from_ptr(to) };
+            word.store(value, Ordering::Release);
+        }
+        Command::Wait(mark) => mark.wait(),
+    }
+}
