@@ -45,6 +45,7 @@ mod model;
 mod plan;
 mod reader;
 mod region;
+mod uring;
 
 pub use bench::{ReadBench, bench_read};
 pub use digest::{DigestKind, Digester, digest_extent};

@@ -226,6 +226,7 @@ impl Reader {
             options,
             process: std::process::id(),
         };
+        reader.start_ring(&outlet, &alive_token);
         for number in 0..reader.pool_threads {
             let (shared, outlet, token) = (Arc::clone(&reader.shared), outlet.clone(), alive_token.clone());
             let thread = std::thread::Builder::new().name(format!("spoc-read-{number}")).spawn(move || {
@@ -235,6 +236,26 @@ impl Reader {
             reader.threads.push(thread.map_err(|e| Error::from_os(e, "starting a reading thread"))?);
         }
         Ok(reader)
+    }
+
+    fn start_ring(&mut self, outlet: &Outlet, alive: &Sender<()>) {
+        let refused = if self.options.mode == IoMode::Pread {
+            Err("reads without io_uring were asked for".to_owned())
+        } else {
+            crate::uring::start(&self.shared, outlet.clone(), &self.options, alive.clone())
+        };
+        match refused {
+            Ok(thread) => {
+                self.threads.push(thread);
+                self.ring = true;
+            }
+            Err(reason) => {
+                tracing::info!(reason, "the reader uses threads and pread");
+                for path in [IoPath::PreadDirect, IoPath::PreadBuffered] {
+                    self.shared.counters.because(path, None, &reason);
+                }
+            }
+        }
     }
 
     /// Queues a request. A plan without reads is complete at once and yields no completion.

@@ -174,11 +174,14 @@ impl Counters {
         let most = IoPath::ALL.into_iter().max_by_key(|p| path_bytes[*p as usize]).unwrap_or(expected);
         let path = if path_bytes[most as usize] == 0 { expected } else { most };
         let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let latest = reasons.iter().rev().find(|r| r.path == path && r.file.is_none());
-        let reason = reasons.iter().find(|r| r.path == path && r.file.is_some()).or(latest);
+        let of_path = |about_file: bool| {
+            let mut found = reasons.iter().filter(|r| r.path == path && r.file.is_some() == about_file);
+            found.next().map(|r| r.reason.as_str())
+        };
+        let reason = [of_path(true), of_path(false)].into_iter().flatten().collect::<Vec<_>>().join("; ");
         ReaderReport {
             path,
-            reason: reason.map_or_else(|| "asked for".to_owned(), |r| r.reason.clone()),
+            reason,
             path_bytes,
             read_bytes: path_bytes.iter().sum(),
             need_bytes: get(&self.need_bytes),

@@ -19,10 +19,15 @@ impl RingWake {
     }
 
     /// Cannot be lost: the counter keeps it until the ring reads.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if let Err(e) = self.0.write(1) {
             tracing::error!(error = %e, "the reader's ring thread could not be woken");
         }
+    }
+
+    /// Waits for a wake without a ring.
+    pub(crate) fn wait(&self) {
+        let _ = self.0.read();
     }
 
     pub(crate) fn fd(&self) -> RawFd {

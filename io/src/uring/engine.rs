@@ -1,0 +1,480 @@
+//! The loop of the ring thread.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+
+use super::files::{FileSlot, FileTable, Target};
+use super::selftest;
+use super::setup::{self, Registered};
+use crate::reader::Outlet;
+use crate::reader::progress::{Progress, Step};
+use crate::reader::queue::{Next, Shared, Work};
+use crate::reader::report::{IoPath, add};
+use crate::{Error, ErrorKind, Result};
+
+const WAKE: u64 = u64::MAX;
+const TEST: u64 = 1 << 62;
+/// Descriptors the ring keeps open, idle ones for [`IDLE`] at most.
+const FILES: u32 = 64;
+const IDLE: Duration = Duration::from_secs(1);
+/// Failed reads reported in a row before completions are looked at again.
+const FAILS_AT_ONCE: u32 = 64;
+
+/// A read that the kernel has. It owns the chunk, and through the plan the file, until its completion.
+struct Op {
+    work: Work,
+    progress: Progress,
+    file: FileSlot,
+    fixed: bool,
+}
+
+/// Why the ring goes to sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ahead {
+    /// As many reads are in flight as may be, or there is more to do at once.
+    Busy,
+    /// Reads wait for a chunk.
+    NoChunk,
+    /// Nothing is queued.
+    Idle,
+    /// The reader is closing.
+    Stop,
+}
+
+pub(super) struct Engine {
+    ring: IoUring,
+    shared: Arc<Shared>,
+    outlet: Outlet,
+    files: FileTable,
+    ops: Vec<Option<Op>>,
+    vacant: Vec<u32>,
+    arrived: Vec<(u64, i32)>,
+    registered: Option<Registered>,
+    tested: bool,
+    waits_can_end: bool,
+    wake_armed: bool,
+    /// Where the armed read of the eventfd lands; boxed, so that it stays in place.
+    wake_value: Box<u64>,
+}
+
+impl Engine {
+    pub(super) fn new(shared: Arc<Shared>, outlet: Outlet, depth: u32, fixed: bool) -> Result<Self, String> {
+        // The reads, the armed wake, and room to submit again what came back short.
+        let ring = setup::ring((depth + 1).next_power_of_two())?;
+        let registered = if fixed {
+            Registered::new(&ring, &*shared.region, shared.chunk_bytes)
+        } else {
+            Err("registered buffers are switched off".to_owned())
+        };
+        if let Err(reason) = &registered {
+            tracing::warn!(reason, "reads go to plain memory");
+        }
+        let how = match &registered {
+            Ok(_) => "io_uring with registered buffers".to_owned(),
+            Err(reason) => format!("io_uring with plain reads: {reason}"),
+        };
+        for path in [IoPath::UringDirect, IoPath::UringBuffered] {
+            shared.counters.because(path, None, &how);
+        }
+        let files = FileTable::new(&ring, FILES.max(depth));
+        let waits_can_end = ring.params().is_feature_ext_arg();
+        Ok(Self {
+            ring,
+            shared,
+            outlet,
+            files,
+            ops: (0..depth).map(|_| None).collect(),
+            vacant: (0..depth).rev().collect(),
+            arrived: Vec::with_capacity(2 * depth as usize + 8),
+            registered: registered.ok(),
+            tested: false,
+            waits_can_end,
+            wake_armed: false,
+            wake_value: Box::new(0),
+        })
+    }
+
+    fn in_flight(&self) -> usize {
+        self.ops.len() - self.vacant.len()
+    }
+
+    pub(super) fn run(&mut self) {
+        loop {
+            let ahead = self.start_reads();
+            if ahead == Ahead::Stop && self.in_flight() == 0 {
+                return;
+            }
+            self.arm_wake();
+            if let Err(error) = self.sleep(ahead) {
+                self.give_up(&error);
+                return;
+            }
+            self.reap();
+        }
+    }
+
+    /// Starts reads until the ring is full, or there is nothing to start.
+    fn start_reads(&mut self) -> Ahead {
+        let mut fails = 0;
+        while !self.vacant.is_empty() && fails < FAILS_AT_ONCE {
+            match self.shared.next_for_ring() {
+                Next::Read(work) => self.start(work),
+                Next::Fail { slot, read } => {
+                    self.outlet.deliver_failed(&self.shared, slot, read);
+                    fails += 1;
+                }
+                Next::NoChunk => return Ahead::NoChunk,
+                Next::Idle => return Ahead::Idle,
+                Next::Stop => return Ahead::Stop,
+            }
+        }
+        Ahead::Busy
+    }
+
+    /// Waits until something completes; the only place where this thread sleeps.
+    fn sleep(&mut self, ahead: Ahead) -> io::Result<()> {
+        let in_flight = self.in_flight();
+        // Fails were reported and more may follow: look at what arrived and go on.
+        let want = usize::from(ahead != Ahead::Busy || self.vacant.is_empty());
+        if !self.ring.submission().is_empty() {
+            add(&self.shared.counters.submit_calls, 1);
+        }
+        let since = Instant::now();
+        if in_flight == 0 && ahead == Ahead::Idle && !self.files.is_empty() {
+            self.sleep_at_most(IDLE)?;
+        } else {
+            self.enter(want)?;
+        }
+        let slept = since.elapsed();
+        let counters = &self.shared.counters;
+        if ahead == Ahead::NoChunk {
+            counters.waited_for_chunks(slept);
+            if in_flight == 0 {
+                counters.disk_was_idle(slept);
+            }
+        } else if in_flight > 0 {
+            counters.waited_for_disk(slept);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, want: usize) -> io::Result<()> {
+        match self.ring.submit_and_wait(want) {
+            Ok(_) => Ok(()),
+            Err(e) => match e.raw_os_error() {
+                // EBUSY, EAGAIN: the kernel wants completions taken first. They are, right after this.
+                Some(libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(e),
+            },
+        }
+    }
+
+    /// Closes files that nobody reads any more, so that deleted models do not keep their space.
+    fn sleep_at_most(&mut self, time: Duration) -> io::Result<()> {
+        if !self.waits_can_end {
+            self.files.clear_idle(&self.ring);
+            return self.enter(1);
+        }
+        let limit = types::Timespec::from(time);
+        let args = types::SubmitArgs::new().timespec(&limit);
+        match self.ring.submitter().submit_with_args(1, &args) {
+            Ok(_) => Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::ETIME) => {
+                self.files.clear_idle(&self.ring);
+                Ok(())
+            }
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn arm_wake(&mut self) {
+        if self.wake_armed {
+            return;
+        }
+        let target = (&raw mut *self.wake_value).cast();
+        let fd = types::Fd(self.shared.ring_wake().fd());
+        let entry = opcode::Read::new(fd, target, 8).build().user_data(WAKE);
+        // Set first: whatever happens next, `drop` waits for this read before it frees the value.
+        self.wake_armed = true;
+        self.submit(&entry);
+    }
+
+    fn submit(&mut self, entry: &squeue::Entry) {
+        loop {
+            // SAFETY: the entry names memory and a file that this engine owns until the completion: an `Op`'s chunk,
+            // or the boxed wake value.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return;
+            }
+            // Full: the kernel takes what is there. It copies the entries, so that this makes room.
+            if let Err(e) = self.ring.submit() {
+                tracing::debug!(error = %e, "the ring is full and busy");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn start(&mut self, work: Work) {
+        let planned_file = work.plan.reads()[work.read as usize].file;
+        let file = Arc::clone(&work.plan.files()[planned_file as usize]);
+        let mut direct = work.route.direct && !file.refuses_direct();
+        let mut slot = self.files.acquire(&self.ring, &file, direct);
+        if let (true, Err(error)) = (direct, &slot)
+            && error.kind() != ErrorKind::Changed
+        {
+            file.refuse_direct();
+            self.shared.counters.demoted(IoPath::UringBuffered, Some(file.path()), error.message());
+            direct = false;
+            slot = self.files.acquire(&self.ring, &file, false);
+        }
+        match slot {
+            Ok(slot) => {
+                if let Err(error) = self.test_fixed_reads(&work, slot, direct) {
+                    // Nothing is known of the reads into the chunk: it must never be used again.
+                    let (request, read) = (work.slot, work.read);
+                    std::mem::forget(work);
+                    let error = Error::from_os(error, "checking registered memory");
+                    return self.outlet.deliver(&self.shared, request, read, Err(error));
+                }
+                let op = Op { work, progress: Progress::new(direct), file: slot, fixed: false };
+                let Some(index) = self.vacant.pop() else { return };
+                self.ops[index as usize] = Some(op);
+                self.ask(index);
+            }
+            Err(error) => self.outlet.deliver(&self.shared, work.slot, work.read, Err(error)),
+        }
+    }
+
+    /// Puts the next read of an operation into the submission queue.
+    fn ask(&mut self, index: u32) {
+        let registered = self.registered;
+        let Some(op) = &mut self.ops[index as usize] else { return };
+        let planned = &op.work.plan.reads()[op.work.read as usize];
+        let file = &op.work.plan.files()[planned.file as usize];
+        let (start, end) = op.progress.range(planned, file);
+        op.fixed = registered.is_some();
+        let buffer = registered.map(|r| r.index(op.work.chunk.region_offset()));
+        let address = op.work.chunk.start().as_ptr().wrapping_add(start as usize);
+        let entry = read_entry(
+            self.files.target(op.file),
+            buffer,
+            address,
+            end - start,
+            planned.offset + u64::from(start),
+        )
+        .user_data(u64::from(index));
+        add(&self.shared.counters.submissions, 1);
+        add(&self.shared.counters.fixed_reads, u64::from(op.fixed));
+        self.submit(&entry);
+    }
+
+    fn reap(&mut self) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        arrived.clear();
+        let room = arrived.capacity();
+        arrived.extend(self.ring.completion().take(room).map(|c: cqueue::Entry| (c.user_data(), c.result())));
+        for (name, answer) in &arrived {
+            self.take_answer(*name, *answer);
+        }
+        self.arrived = arrived;
+    }
+
+    fn take_answer(&mut self, name: u64, answer: i32) {
+        if name == WAKE {
+            self.wake_armed = false;
+            return;
+        }
+        let Ok(index) = u32::try_from(name) else { return };
+        let Some(mut op) = self.ops.get_mut(index as usize).and_then(Option::take) else { return };
+        match self.judge(&mut op, answer) {
+            Step::Again => {
+                self.ops[index as usize] = Some(op);
+                self.ask(index);
+            }
+            Step::Demote(reason) => {
+                let file = op_file(&op);
+                file.refuse_direct();
+                self.shared.counters.demoted(IoPath::UringBuffered, Some(file.path()), reason);
+                op.progress.leave_direct();
+                self.files.release(op.file);
+                match self.files.acquire(&self.ring, &file, false) {
+                    Ok(slot) => {
+                        op.file = slot;
+                        self.ops[index as usize] = Some(op);
+                        self.ask(index);
+                    }
+                    Err(error) => self.end(index, op.work, Some(error)),
+                }
+            }
+            Step::Done => {
+                self.files.release(op.file);
+                self.end(index, op.work, None);
+            }
+            Step::Fail(error) => {
+                self.files.release(op.file);
+                self.end(index, op.work, Some(error));
+            }
+        }
+    }
+
+    fn judge(&mut self, op: &mut Op, answer: i32) -> Step {
+        let planned = &op.work.plan.reads()[op.work.read as usize];
+        let file = &op.work.plan.files()[planned.file as usize];
+        let answer = usize::try_from(answer).map_err(|_| io::Error::from_raw_os_error(-answer));
+        let refused = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EFAULT | libc::EOPNOTSUPP));
+        if op.fixed && answer.as_ref().is_err_and(refused) {
+            // Not the file's fault, as far as is known: the same again into plain memory decides.
+            self.leave_fixed("the kernel refused a read into registered memory");
+            return Step::Again;
+        }
+        let counters = &self.shared.counters;
+        let (start, _) = op.progress.range(planned, file);
+        let answer = self.outlet.disturb(answer, file, planned.offset + u64::from(start));
+        if let Ok(n) = &answer {
+            add(&counters.path_bytes[IoPath::new(true, op.progress.is_direct()) as usize], *n as u64);
+        }
+        let step = op.progress.take(answer, planned, file, counters);
+        if matches!(step, Step::Done) {
+            add(&counters.need_bytes, u64::from(planned.need.end - planned.need.start));
+        }
+        step
+    }
+
+    fn end(&mut self, index: u32, work: Work, error: Option<Error>) {
+        self.vacant.push(index);
+        let Work { slot, read, chunk, .. } = work;
+        let outcome = match error {
+            Some(error) => Err(error),
+            None => Ok(chunk),
+        };
+        self.outlet.deliver(&self.shared, slot, read, outcome);
+    }
+
+    fn leave_fixed(&mut self, reason: &str) {
+        if self.registered.take().is_some() {
+            self.shared.counters.demoted(IoPath::UringDirect, None, reason);
+        }
+    }
+
+    /// Once, before the first direct read of some length, while the ring is empty.
+    fn test_fixed_reads(&mut self, work: &Work, file: FileSlot, direct: bool) -> io::Result<()> {
+        let planned = &work.plan.reads()[work.read as usize];
+        let possible = direct && self.in_flight() == 0 && planned.len_bytes >= selftest::NEED_BYTES;
+        let Some(registered) = self.registered.filter(|_| possible && !self.tested) else { return Ok(()) };
+        self.tested = true;
+        let buffer = registered.index(work.chunk.region_offset());
+        let first = work.chunk.start().as_ptr();
+        for step in 0..selftest::STEPS {
+            let within = step * selftest::STEP_BYTES;
+            let address = first.wrapping_add(within as usize);
+            let offset = planned.offset + u64::from(within);
+            let target = self.files.target(file);
+            let entry = read_entry(target, Some(buffer), address, selftest::STEP_BYTES, offset);
+            self.submit(&entry.user_data(TEST + u64::from(step)));
+        }
+        let mut answers = [0; selftest::STEPS as usize];
+        let mut missing = answers.len();
+        while missing > 0 {
+            self.enter(1)?;
+            for cqe in self.ring.completion() {
+                match cqe.user_data() {
+                    WAKE => self.wake_armed = false,
+                    name => {
+                        if let Some(answer) =
+                            answers.get_mut(usize::try_from(name - TEST).unwrap_or(usize::MAX))
+                        {
+                            *answer = cqe.result();
+                            missing -= 1;
+                        }
+                    }
+                }
+            }
+        }
+        // SAFETY: the three reads are over, and the chunk is `work`'s alone.
+        let fixed = unsafe { std::slice::from_raw_parts(first, selftest::NEED_BYTES as usize) };
+        let agrees =
+            self.files.descriptor(file).and_then(|f| selftest::agrees(f, planned.offset, fixed, answers));
+        if agrees == Some(false) {
+            self.leave_fixed("reads into registered memory brought other bytes than pread");
+        }
+        Ok(())
+    }
+
+    /// The kernel takes no more calls on the ring: everything queued fails, and nothing in flight is freed.
+    fn give_up(&mut self, error: &io::Error) {
+        tracing::error!(%error, "io_uring_enter failed; the ring's reads fail from here on");
+        let failed = || Error::new(ErrorKind::IoError, format!("io_uring_enter failed: {error}"));
+        for index in 0..self.ops.len() {
+            if let Some(op) = self.ops[index].take() {
+                let (slot, read) = (op.work.slot, op.work.read);
+                std::mem::forget(op);
+                self.outlet.deliver(&self.shared, slot, read, Err(failed()));
+            }
+        }
+        loop {
+            match self.shared.next_for_ring() {
+                Next::Read(work) => self.outlet.deliver(&self.shared, work.slot, work.read, Err(failed())),
+                Next::Fail { slot, read } => self.outlet.deliver_failed(&self.shared, slot, read),
+                Next::NoChunk | Next::Idle => self.shared.ring_wake().wait(),
+                Next::Stop => return,
+            }
+        }
+    }
+}
+
+fn op_file(op: &Op) -> Arc<crate::WeightFile> {
+    let planned = &op.work.plan.reads()[op.work.read as usize];
+    Arc::clone(&op.work.plan.files()[planned.file as usize])
+}
+
+fn read_entry(file: Target, buffer: Option<u16>, address: *mut u8, len: u32, offset: u64) -> squeue::Entry {
+    match (file, buffer) {
+        (Target::Registered(slot), Some(buffer)) => {
+            opcode::ReadFixed::new(types::Fixed(slot), address, len, buffer).offset(offset).build()
+        }
+        (Target::Registered(slot), None) => {
+            opcode::Read::new(types::Fixed(slot), address, len).offset(offset).build()
+        }
+        (Target::Descriptor(fd), Some(buffer)) => {
+            opcode::ReadFixed::new(types::Fd(fd), address, len, buffer).offset(offset).build()
+        }
+        (Target::Descriptor(fd), None) => {
+            opcode::Read::new(types::Fd(fd), address, len).offset(offset).build()
+        }
+    }
+}
+
+impl Drop for Engine {
+    /// Nothing that the kernel may still write to is freed: not after a panic either.
+    fn drop(&mut self) {
+        while self.wake_armed || self.in_flight() > 0 {
+            if self.wake_armed {
+                self.shared.ring_wake().wake();
+            }
+            if self.enter(1).is_err() {
+                std::mem::forget(std::mem::take(&mut self.ops));
+                std::mem::forget(std::mem::take(&mut self.wake_value));
+                std::mem::forget(Arc::clone(&self.shared));
+                return;
+            }
+            for cqe in self.ring.completion() {
+                match cqe.user_data() {
+                    WAKE => self.wake_armed = false,
+                    name => {
+                        let op = usize::try_from(name)
+                            .ok()
+                            .and_then(|i| self.ops.get_mut(i))
+                            .and_then(Option::take);
+                        if op.is_some() {
+                            self.vacant.push(u32::try_from(name).unwrap_or(0));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

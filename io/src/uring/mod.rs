@@ -1,0 +1,52 @@
+//! The io_uring side of the reader: the only place that calls io_uring.
+//!
+//! One thread owns the ring. It sleeps in one place, `io_uring_enter`, and is woken there by completions and by a
+//! read of the reader's eventfd that it keeps armed in the ring.
+
+mod engine;
+mod files;
+mod selftest;
+mod setup;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Sender, bounded};
+
+use crate::reader::queue::Shared;
+use crate::reader::{Outlet, ReaderOptions};
+use engine::Engine;
+
+/// Starts the ring thread. `alive` is dropped when the thread ends.
+///
+/// # Errors
+/// Why there is no io_uring here, and what would change that, in words.
+pub(crate) fn start(
+    shared: &Arc<Shared>,
+    outlet: Outlet,
+    options: &ReaderOptions,
+    alive: Sender<()>,
+) -> Result<JoinHandle<()>, String> {
+    let (shared, depth, fixed) = (Arc::clone(shared), options.depth.clamp(1, 1024), options.fixed_buffers);
+    let (ready, started) = bounded(1);
+    let body = move || {
+        // The ring is made by the thread that uses it: the kernel then knows it has a single issuer.
+        match Engine::new(shared, outlet, depth, fixed) {
+            Ok(mut engine) => {
+                let _ = ready.send(Ok(()));
+                engine.run();
+            }
+            Err(reason) => {
+                let _ = ready.send(Err(reason));
+            }
+        }
+        drop(alive);
+    };
+    let thread = std::thread::Builder::new().name("spoc-ring".to_owned()).spawn(body);
+    let thread = thread.map_err(|e| format!("the ring thread could not be started: {e}"))?;
+    match started.recv() {
+        Ok(Ok(())) => Ok(thread),
+        Ok(Err(reason)) => Err(reason),
+        Err(_) => Err("the ring thread ended while it started".to_owned()),
+    }
+}
