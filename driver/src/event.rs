@@ -34,6 +34,11 @@ impl Event {
         Ok(Self(Arc::new(Inner { handle, record: Mutex::new(None), core: Arc::clone(core) })))
     }
 
+    #[cfg(feature = "fake")]
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.0.handle
+    }
+
     pub(crate) fn core(&self) -> &Arc<DeviceCore> {
         &self.0.core
     }

@@ -11,6 +11,8 @@ mod device;
 mod driver;
 mod error;
 mod event;
+#[cfg(feature = "fake")]
+pub mod fake;
 mod host;
 mod ledger;
 mod pending;
