@@ -34,6 +34,28 @@ pub enum ErrorKind {
     SubbyteMisaligned,
     /// An element type this library does not know.
     BadDtype,
+    /// A metadata value of a type the format does not have.
+    BadValueType,
+    /// Rows that are not whole blocks of their quantised type.
+    BlockMisaligned,
+    /// More dimensions than the format allows.
+    TooManyDims,
+    /// Values nested deeper than this library follows.
+    NestingTooDeep,
+    /// A number of items that cannot fit the file.
+    CountOutOfBounds,
+    /// A length that cannot fit the file.
+    LengthOutOfBounds,
+    /// An alignment the format does not allow, or an offset that breaks it.
+    AlignmentInvalid,
+    /// A version of the format that is not read.
+    UnsupportedVersion,
+    /// Weights whose bytes are in the other order than the machine's.
+    UnsupportedEndianness,
+    /// The parts of a split model do not belong together.
+    SplitMismatch,
+    /// A part of a split model that is not its first.
+    SplitNotFirst,
     /// Text that is not UTF-8.
     BadUtf8,
     /// The same key twice in one object.
@@ -100,6 +122,17 @@ impl ErrorKind {
             Self::ShapeMismatch => "shape_mismatch",
             Self::SubbyteMisaligned => "subbyte_misaligned",
             Self::BadDtype => "bad_dtype",
+            Self::BadValueType => "bad_value_type",
+            Self::BlockMisaligned => "block_misaligned",
+            Self::TooManyDims => "too_many_dims",
+            Self::NestingTooDeep => "nesting_too_deep",
+            Self::CountOutOfBounds => "count_out_of_bounds",
+            Self::LengthOutOfBounds => "length_out_of_bounds",
+            Self::AlignmentInvalid => "alignment_invalid",
+            Self::UnsupportedVersion => "unsupported_version",
+            Self::UnsupportedEndianness => "unsupported_endianness",
+            Self::SplitMismatch => "split_mismatch",
+            Self::SplitNotFirst => "split_not_first",
             Self::BadUtf8 => "bad_utf8",
             Self::DuplicateKey => "duplicate_key",
             Self::DuplicateTensor => "duplicate_tensor",

@@ -51,8 +51,8 @@ pub use bench::{ReadBench, bench_read};
 pub use digest::{DigestKind, Digester, digest_extent};
 pub use error::{Error, ErrorKind, Result};
 pub use file::{DirectAlign, Identity, Residency, ResidencyMethod, WeightFile};
-pub use format::{Dtype, open_model};
-pub use model::{Extent, Format, Model, OpenOptions, Tensor};
+pub use format::{ByteOrder, Dtype, GgmlType, GgufArray, GgufInfo, GgufValue, open_model};
+pub use model::{ElementType, Extent, Format, Model, OpenOptions, Tensor};
 pub use plan::{Piece, PlanBuilder, PlanOptions, PlannedRead, ReadPlan};
 pub use reader::{
     Chunk, Completion, Faults, IoMode, IoPath, PathReason, ReadClass, ReadRequest, Reader, ReaderOptions,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::file::WeightFile;
-use crate::format::Dtype;
+use crate::format::{Dtype, GgmlType, GgufInfo};
 
 /// Settings for [`crate::open_model`].
 #[derive(Clone, Debug)]
@@ -14,11 +14,14 @@ pub struct OpenOptions {
     pub header_bytes_max: u64,
     /// Longest shard index that is parsed, in bytes. Default 256 MiB.
     pub index_bytes_max: u64,
+    /// Opens weights whose numbers are in the other byte order than this machine's. Their bytes are handed out as they
+    /// are stored, so only who looks at them, or swaps them, should say so. Default no.
+    pub foreign_byte_order: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { header_bytes_max: 100_000_000, index_bytes_max: 256 << 20 }
+        Self { header_bytes_max: 100_000_000, index_bytes_max: 256 << 20, foreign_byte_order: false }
     }
 }
 
@@ -28,12 +31,42 @@ impl Default for OpenOptions {
 pub enum Format {
     /// safetensors, one file or several.
     Safetensors,
+    /// GGUF, one file or split.
+    Gguf,
+}
+
+/// Element type of a tensor, in the terms of its format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ElementType {
+    /// Of a safetensors file.
+    Safetensors(Dtype),
+    /// Of a GGUF file: plain, or quantised in blocks.
+    Ggml(GgmlType),
+}
+
+impl ElementType {
+    /// Name in the format's terms, such as `BF16` or `Q4_K`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Safetensors(dtype) => dtype.name(),
+            Self::Ggml(kind) => kind.name(),
+        }
+    }
+}
+
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Safetensors => f.write_str("safetensors"),
+            Self::Gguf => f.write_str("gguf"),
         }
     }
 }
@@ -63,8 +96,9 @@ pub struct Tensor {
     /// Name, unique in the model.
     pub name: String,
     /// Element type.
-    pub dtype: Dtype,
-    /// Dimensions, outermost first; empty for a scalar.
+    pub dtype: ElementType,
+    /// Dimensions in the order of the file, empty for a scalar: outermost first in safetensors, contiguous first in
+    /// GGUF.
     pub shape: Vec<u64>,
     /// Its bytes. Length 0 when a dimension is 0.
     pub extent: Extent,
@@ -78,7 +112,14 @@ pub struct Model {
     files: Vec<Arc<WeightFile>>,
     tensors: Vec<Tensor>,
     by_name: Vec<u32>,
-    metadata: Vec<(String, String)>,
+    metadata: Metadata,
+}
+
+/// What a model's files say beside the tensors.
+#[derive(Debug)]
+pub(crate) enum Metadata {
+    Text(Vec<(String, String)>),
+    Gguf(GgufInfo),
 }
 
 impl Model {
@@ -87,7 +128,7 @@ impl Model {
         root: PathBuf,
         files: Vec<Arc<WeightFile>>,
         mut tensors: Vec<Tensor>,
-        metadata: Vec<(String, String)>,
+        metadata: Metadata,
     ) -> Self {
         tensors.sort_by_key(|t| t.extent);
         let count = u32::try_from(tensors.len()).unwrap_or(u32::MAX);
@@ -133,10 +174,22 @@ impl Model {
         self.files.get(tensor.extent.file as usize)
     }
 
-    /// Textual metadata of the first file that has any, in the order of the file.
+    /// Textual metadata of the first safetensors file that has any, in the order of the file.
     #[must_use]
     pub fn metadata(&self) -> &[(String, String)] {
-        &self.metadata
+        match &self.metadata {
+            Metadata::Text(pairs) => pairs,
+            Metadata::Gguf(_) => &[],
+        }
+    }
+
+    /// Version, byte order, alignment and metadata of a GGUF model; `None` for other formats.
+    #[must_use]
+    pub fn gguf(&self) -> Option<&GgufInfo> {
+        match &self.metadata {
+            Metadata::Gguf(info) => Some(info),
+            Metadata::Text(_) => None,
+        }
     }
 
     /// Sum of all tensors, in bytes.

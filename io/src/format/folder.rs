@@ -3,23 +3,27 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::index;
+use super::{gguf, index};
 use crate::{Error, ErrorKind, Model, OpenOptions, Result};
 
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
 const PREFERRED_INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS_SUFFIX: &str = ".safetensors";
+const GGUF_SUFFIX: &str = ".gguf";
 
 /// Opens the model in a folder: the one its index describes, else its only file, else its only set of shards. The
 /// folder of a repository in a Hugging Face cache leads to the snapshot that `refs/main` names.
 ///
 /// # Errors
-/// `no_weights`, `ambiguous_weights`, `missing_shard`, `unsupported_format`, and the errors of the files.
+/// `no_weights`, `ambiguous_weights`, `missing_shard`, and the errors of the files.
 pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Model> {
     let resolved = if folder.join("snapshots").is_dir() { snapshot(folder)? } else { folder.to_path_buf() };
     let listing = Listing::read(&resolved).map_err(|e| in_folder(e, &resolved))?;
     if let Some(name) = listing.index().map_err(|e| in_folder(e, &resolved))? {
         return index::open(&resolved.join(name), &resolved, options);
+    }
+    if let Some(name) = listing.first_gguf().map_err(|e| in_folder(e, &resolved))? {
+        return gguf::open(&resolved.join(name), &resolved, options);
     }
     let names = listing.weights().map_err(|e| in_folder(e, &resolved))?;
     let paths: Vec<PathBuf> = names.iter().map(|name| resolved.join(name)).collect();
@@ -103,7 +107,7 @@ impl Listing {
             self.indexes.push(name);
         } else if name.ends_with(WEIGHTS_SUFFIX) {
             self.weights.push(name);
-        } else if name.ends_with(".gguf") {
+        } else if name.ends_with(GGUF_SUFFIX) {
             self.gguf.push(name);
         } else if [".bin", ".pt", ".pth", ".ckpt"].iter().any(|suffix| name.ends_with(suffix)) {
             self.other_weights = Some(name);
@@ -119,22 +123,35 @@ impl Listing {
         }
     }
 
+    /// The GGUF file to open, when the folder holds one model in that format: its only file, or the first of a split
+    /// one, whose own metadata then say what else belongs to it.
+    fn first_gguf(&self) -> Result<Option<&str>> {
+        let [first, others @ ..] = self.gguf.as_slice() else { return Ok(None) };
+        if let Some(weights) = self.weights.first() {
+            return Err(ambiguous(&[weights.clone(), first.clone()]));
+        }
+        let set = |name| ShardName::parse(name, GGUF_SUFFIX).map(|s| (s.stem, s.count));
+        if others.is_empty() || others.iter().all(|other| set(other).is_some() && set(other) == set(first)) {
+            return Ok(Some(first));
+        }
+        Err(ambiguous(&self.gguf))
+    }
+
     fn weights(&self) -> Result<Vec<String>> {
         if self.weights.is_empty() {
             return Err(self.nothing());
         }
-        if !self.gguf.is_empty() {
-            return Err(ambiguous(&[self.weights[0].clone(), self.gguf[0].clone()]));
-        }
         if let [only] = self.weights.as_slice() {
-            return match ShardName::parse(only) {
+            return match ShardName::parse(only, WEIGHTS_SUFFIX) {
                 Some(shard) => shard.complete(&[shard.number]),
                 None => Ok(vec![only.clone()]),
             };
         }
         let mut sets: BTreeMap<(&str, u32), Vec<u32>> = BTreeMap::new();
         for name in &self.weights {
-            let Some(shard) = ShardName::parse(name) else { return Err(ambiguous(&self.weights)) };
+            let Some(shard) = ShardName::parse(name, WEIGHTS_SUFFIX) else {
+                return Err(ambiguous(&self.weights));
+            };
             sets.entry((shard.stem, shard.count)).or_default().push(shard.number);
         }
         match (sets.len(), sets.pop_first()) {
@@ -144,14 +161,14 @@ impl Listing {
     }
 
     fn nothing(&self) -> Error {
-        if let Some(name) = self.gguf.first() {
-            return super::unsupported_gguf().in_file(Path::new(name));
-        }
         let beside = match &self.other_weights {
-            Some(name) => format!(", only '{name}', which is not a safetensors file"),
+            Some(name) => format!(", only '{name}', which is neither a safetensors nor a GGUF file"),
             None => String::new(),
         };
-        Error::new(ErrorKind::NoWeights, format!("expected *.safetensors or an index, found none{beside}"))
+        Error::new(
+            ErrorKind::NoWeights,
+            format!("expected *.safetensors, an index or *.gguf, found none{beside}"),
+        )
     }
 }
 
@@ -175,8 +192,8 @@ struct ShardName<'a> {
 impl<'a> ShardName<'a> {
     const DIGITS: usize = 5;
 
-    fn parse(name: &'a str) -> Option<Self> {
-        let (rest, count) = name.strip_suffix(WEIGHTS_SUFFIX)?.rsplit_once("-of-")?;
+    fn parse(name: &'a str, suffix: &str) -> Option<Self> {
+        let (rest, count) = name.strip_suffix(suffix)?.rsplit_once("-of-")?;
         let (stem, number) = rest.rsplit_once('-')?;
         let digits = |text: &str| text.len() == Self::DIGITS && text.bytes().all(|b| b.is_ascii_digit());
         if !digits(number) || !digits(count) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{json, safetensors, sniff};
 use crate::error::quoted;
 use crate::file::WeightFile;
+use crate::model::Metadata;
 use crate::{Error, ErrorKind, Format, Model, OpenOptions, Result, Tensor};
 
 /// Opens the model that an index describes. Only tensors that the index assigns to a file are taken from it.
@@ -70,7 +71,13 @@ struct Opened {
 impl Opened {
     fn into_model(self, root: &Path) -> Model {
         let tensors = self.parsed.into_iter().flatten().collect();
-        Model::new(Format::Safetensors, root.to_path_buf(), self.files, tensors, self.metadata)
+        Model::new(
+            Format::Safetensors,
+            root.to_path_buf(),
+            self.files,
+            tensors,
+            Metadata::Text(self.metadata),
+        )
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod dtype;
 mod folder;
+mod gguf;
 mod index;
 mod json;
 mod safetensors;
@@ -13,12 +14,14 @@ mod sniff;
 use std::path::{Path, PathBuf};
 
 pub use dtype::Dtype;
+pub use gguf::{Array as GgufArray, ByteOrder, GgmlType, GgufInfo, Value as GgufValue};
 
 use crate::file::WeightFile;
-use crate::{Error, ErrorKind, Model, OpenOptions, Result};
+use crate::{Model, OpenOptions, Result};
 
-/// Opens a model: a weight file, a shard index (`*.json`), a folder with weights, or a snapshot or repository folder
-/// of a Hugging Face cache. Every file is opened and every header checked before this returns; no weight is read.
+/// Opens a model: a weight file, the first file of a split one, a shard index (`*.json`), a folder with weights, or a
+/// snapshot or repository folder of a Hugging Face cache. Every file is opened and every header checked before this
+/// returns; no weight is read.
 ///
 /// # Errors
 /// One of the kinds for files that are missing, malformed or not readable; the error names the file.
@@ -29,10 +32,10 @@ pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Model> {
     let extension = path.extension().map(|e| e.to_ascii_lowercase());
     match extension.as_ref().and_then(|e| e.to_str()) {
         Some("json") => index::open(path, path, options),
-        Some("gguf") => Err(gguf(path)),
+        Some("gguf") => gguf::open(path, path, options),
         Some("safetensors") => index::open_set(&[PathBuf::from(path)], path, options),
         // Such as a blob of a Hugging Face cache, whose name is a digest: the contents decide.
-        _ if begins_like_gguf(path) => Err(gguf(path)),
+        _ if begins_like_gguf(path) => gguf::open(path, path, options),
         _ => index::open_set(&[PathBuf::from(path)], path, options),
     }
 }
@@ -41,15 +44,4 @@ fn begins_like_gguf(path: &Path) -> bool {
     let mut magic = [0; 4];
     let read = WeightFile::open(path).and_then(|file| file.read_exact_at(&mut magic, 0));
     read.is_ok() && magic == sniff::GGUF_MAGIC
-}
-
-fn gguf(path: &Path) -> Error {
-    match WeightFile::open(path) {
-        Ok(_) => unsupported_gguf().in_file(path),
-        Err(error) => error,
-    }
-}
-
-fn unsupported_gguf() -> Error {
-    Error::new(ErrorKind::UnsupportedFormat, "this is a GGUF file, a format that is not read yet")
 }

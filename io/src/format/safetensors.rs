@@ -9,6 +9,7 @@ use super::json::{self, Entry, Header};
 use super::sniff;
 use crate::error::quoted;
 use crate::file::WeightFile;
+use crate::model::ElementType;
 use crate::{Error, ErrorKind, Extent, OpenOptions, Result, Tensor};
 
 /// Length of the length prefix.
@@ -242,5 +243,5 @@ fn check(mut entries: Vec<Entry>, data_start: u64, size: u64, file: u32) -> Resu
 
 fn tensor(entry: Entry, data_start: u64, file: u32) -> Tensor {
     let extent = Extent { file, offset: data_start + entry.begin, len_bytes: entry.end - entry.begin };
-    Tensor { name: entry.name, dtype: entry.dtype, shape: entry.shape, extent }
+    Tensor { name: entry.name, dtype: ElementType::Safetensors(entry.dtype), shape: entry.shape, extent }
 }

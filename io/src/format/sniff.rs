@@ -1,5 +1,6 @@
 //! Files that are not what their name says, told by their first bytes.
 
+use crate::file::WeightFile;
 use crate::{Error, ErrorKind};
 
 /// Bytes that [`recognise`] wants to see, as far as the file has them.
@@ -13,6 +14,31 @@ pub(super) fn recognise(prefix: &[u8]) -> Option<Error> {
     if prefix.get(8) == Some(&b'{') {
         return None;
     }
+    foreign(prefix, "a safetensors file")
+}
+
+/// The error for a file that does not begin as a GGUF file does.
+pub(super) fn not_gguf(file: &WeightFile) -> Error {
+    const EXPECTED: &str = "a GGUF file";
+    let mut prefix = [0; PREFIX_BYTES];
+    let length = usize::try_from(file.len_bytes()).unwrap_or(PREFIX_BYTES).min(PREFIX_BYTES);
+    if let Err(error) = file.read_exact_at(&mut prefix[..length], 0) {
+        return error;
+    }
+    let prefix = &prefix[..length];
+    let found = match prefix.get(8) {
+        Some(b'{') => "what looks like a safetensors file".to_owned(),
+        _ => format!(
+            "'{}'",
+            prefix.iter().take(4).flat_map(|b| b.escape_ascii()).map(char::from).collect::<String>()
+        ),
+    };
+    let unknown = || Error::new(ErrorKind::BadMagic, format!("expected {EXPECTED}, found {found}"));
+    foreign(prefix, EXPECTED).unwrap_or_else(unknown)
+}
+
+/// The error for a file of some other kind that is known by its first bytes.
+fn foreign(prefix: &[u8], expected: &str) -> Option<Error> {
     if prefix.starts_with(b"version https://git-lfs") {
         let advice = "this is a Git LFS pointer, not the weights: fetch them with `git lfs pull`";
         return Some(Error::new(ErrorKind::LfsPointer, advice));
@@ -36,7 +62,7 @@ pub(super) fn recognise(prefix: &[u8]) -> Option<Error> {
     } else {
         return None;
     };
-    Some(Error::new(ErrorKind::BadMagic, format!("expected a safetensors file, found {what}")))
+    Some(Error::new(ErrorKind::BadMagic, format!("expected {expected}, found {what}")))
 }
 
 fn is_markup(prefix: &[u8]) -> bool {
