@@ -10,8 +10,14 @@ use serde_json::Value;
 use spoc_io::{DigestKind, Model, OpenOptions, digest_extent, open_model};
 
 /// Outcomes that differ from the manifest's first choice, each with its reason.
-const DEVIATIONS: &[(&str, &str, &str)] =
-    &[("dir_ok_gguf_single", "unsupported_format", "GGUF is not read yet: it is refused by name")];
+const DEVIATIONS: &[(&str, &str, &str)] = &[
+    ("gguf_bad_key_len_eof_plus_1", "truncated", CUT),
+    ("gguf_bad_str_len_eof_plus_1", "truncated", CUT),
+    ("gguf_bad_tensor_name_len_eof_plus_1", "truncated", CUT),
+];
+
+const CUT: &str =
+    "a length that the file could keep, had it not been cut, is a truncation: nothing tells the two apart";
 
 const RSS_GROWTH_MAX_KIB: u64 = 64 << 10;
 const TIME_MAX: Duration = Duration::from_secs(10);
@@ -26,9 +32,6 @@ fn every_case_of_the_manifest() {
     let manifest: Value = serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
     let (mut run, mut failures) = (0, Vec::new());
     for case in manifest["cases"].as_array().unwrap() {
-        if case["kind"] == "gguf" {
-            continue;
-        }
         run += 1;
         if let Err(why) = one(folder, case, &manifest["sparse_sha256"]) {
             failures.push(format!("{}: {why}", case["id"]));
