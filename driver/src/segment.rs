@@ -29,7 +29,7 @@ impl Device {
     /// Allocates a segment of `len_bytes` (≥ 1). Its contents are unspecified.
     ///
     /// # Errors
-    /// `ZeroSize`; `TooLarge` (over `limits().segment_bytes_max`); `OutOfDeviceMemory`.
+    /// `ZeroSize`; `TooLarge` (over `limits().segment_bytes_max`; the error names what sets it); `OutOfDeviceMemory`.
     pub fn allocate(&self, len_bytes: u64) -> Result<Segment> {
         self.allocate_with(len_bytes, SegmentOptions::default())
     }
@@ -93,7 +93,11 @@ impl Device {
             return Err(Error::new(ErrorKind::ZeroSize, doing));
         }
         if len_bytes > max {
-            return Err(Error::new(ErrorKind::TooLarge { need: len_bytes, max }, doing).with("unit", "bytes"));
+            let core = self.core();
+            let limit = core.backend.segment_limit_name(&core.handle)?;
+            return Err(Error::new(ErrorKind::TooLarge { need: len_bytes, max }, doing)
+                .with("unit", "bytes")
+                .with("limit", limit));
         }
         Ok(())
     }

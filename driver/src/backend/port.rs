@@ -94,6 +94,11 @@ pub trait Backend: Send + Sync + Sized + 'static {
     fn capabilities(&self, device: &Self::Device) -> Capabilities;
     /// The device's bounds.
     fn limits(&self, device: &Self::Device) -> Limits;
+    /// What sets [`Limits::segment_bytes_max`], by the API's name for it: an operator looks it up.
+    fn segment_limit_name(&self, device: &Self::Device) -> &'static str {
+        let _ = device;
+        "segment_bytes_max"
+    }
     /// Free and total memory now.
     fn memory(&self, device: &Self::Device) -> Result<MemoryInfo>;
     /// Waits until every stream of the device is idle.

@@ -202,6 +202,9 @@ capabilities! {
     stream_capture,
     /// Running kernels.
     launch,
+    /// The UUID names the same hardware for good. Some drivers answer with their version instead: such a
+    /// UUID changes with an update, and two devices may share it.
+    stable_uuid,
 }
 
 /// Bounds of a device. All in bytes.
