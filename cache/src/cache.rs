@@ -1,0 +1,317 @@
+//! The cache as an engine sees it.
+
+use crate::arena::{Arena, Geometry, SegmentRow};
+use crate::catalogue::Catalogue;
+use crate::engine::{Core, Parts, TicketState};
+use crate::lease::{Acquire, Lease, Pending};
+use crate::policy::{Policy, PolicyKind};
+use crate::pump::{Begin, Feed, Pump, Sink};
+use crate::stats::{Cause, Counters, Reader, Snapshot};
+use crate::{Error, ErrorKind, Key, ModelId, Result};
+use spoc_driver::{Device, Segment, Stream};
+use spoc_io::PlanOptions;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+/// How a cache is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// How many slots.
+    pub slots: u32,
+    /// Bytes that a slot must hold: at least the widest group of every model to be registered.
+    pub slot_bytes: u64,
+    /// Which group leaves.
+    pub policy: PolicyKind,
+}
+
+impl CacheOptions {
+    /// `slots` slots as wide as this model's widest group, with the default policy.
+    #[must_use]
+    pub fn for_catalogue(catalogue: &Catalogue, slots: u32) -> CacheOptions {
+        CacheOptions { slots, slot_bytes: catalogue.widest_slot_bytes(), policy: PolicyKind::default() }
+    }
+}
+
+/// What the cache, its leases and the pump share.
+pub(crate) struct Shared {
+    arena: Arc<Arena>,
+    core: Mutex<Core>,
+    ready: Condvar,
+}
+
+impl Shared {
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // The core panics only on its own defects, and tests stop there; an engine is better served by slots
+        // that may be lost than by a cache that panics for ever.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the core, then tells those who may have become ready.
+    pub fn with<R>(&self, use_core: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = self.lock();
+        let result = use_core(&mut core);
+        let wake = core.finish();
+        drop(core);
+        if wake {
+            self.ready.notify_all();
+        }
+        result
+    }
+
+    /// Waits until a ticket is ready, or says why it never will be.
+    pub fn wait_until(&self, ticket: u32, deadline: Option<Instant>) -> Result<()> {
+        let mut core = self.lock();
+        loop {
+            match core.look(ticket) {
+                TicketState::Reserved { loading: 0 } => return Ok(()),
+                TicketState::Failed(error) => return Err(error),
+                TicketState::Queued | TicketState::Reserved { .. } => {}
+            }
+            core = match deadline {
+                None => self.ready.wait(core).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(Error::new(ErrorKind::TimedOut));
+                    }
+                    self.ready.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+/// What the pump calls. Weak, so that a running job does not keep a cache that nobody wants: its reads are
+/// dropped, and copies that are enqueued own their memory.
+struct FillSink(Weak<Shared>);
+
+impl Sink for FillSink {
+    fn begin(&self, tag: u64, copies: &Stream) -> Result<Begin> {
+        self.0.upgrade().map_or(Ok(Begin::Skip), |shared| shared.with(|core| core.begin(tag, copies)))
+    }
+
+    fn published(&self, tag: u64, copies: &Stream) -> Result<()> {
+        self.0.upgrade().map_or(Ok(()), |shared| shared.with(|core| core.published(tag, copies)))
+    }
+
+    fn failed(&self, tag: u64, error: &Error, in_copy: bool) {
+        if let Some(shared) = self.0.upgrade() {
+            let cause = if in_copy { Cause::Copy } else { Cause::Read };
+            shared.with(|core| core.failed(tag, error, cause));
+        }
+    }
+
+    fn ended(&self, tag: u64) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.with(|core| core.ended(tag));
+        }
+    }
+
+    fn tick(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.with(Core::retire_all);
+        }
+    }
+}
+
+/// Groups of registered models in slots of device memory, filled from disk, evicted by a policy.
+///
+/// Shared by reference between threads; every call but the waiting ones returns without waiting for disk or
+/// device. Dropping it cancels what is being read; leases that are out stay valid, and the memory lives until
+/// the last of them is back and its launches have run.
+pub struct SlotCache {
+    shared: Arc<Shared>,
+    device: Device,
+    counters: Counters,
+    plan_options: PlanOptions,
+    /// Keeps the tick alive, and its pump.
+    _sink: Arc<dyn Sink>,
+}
+
+impl SlotCache {
+    /// Allocates the slots on the pump's device.
+    ///
+    /// # Errors
+    /// A slot wider than a segment, or more memory than is free, by name; the device's refusals.
+    pub fn new(pump: &Arc<Pump>, options: CacheOptions) -> Result<SlotCache> {
+        let cache = SlotCache::build(
+            pump.device(),
+            Arc::clone(pump) as Arc<dyn Feed>,
+            pump.counters().clone(),
+            *pump.plan_options(),
+            options,
+            options.policy.create(),
+        )?;
+        pump.watch(Arc::downgrade(&cache._sink));
+        Ok(cache)
+    }
+
+    pub(crate) fn build(
+        device: &Device,
+        feed: Arc<dyn Feed>,
+        counters: Counters,
+        plan_options: PlanOptions,
+        options: CacheOptions,
+        policy: Box<dyn Policy>,
+    ) -> Result<SlotCache> {
+        let limits = device.limits();
+        let align = limits.address_align_bytes.max(limits.copy_granule_bytes);
+        let geometry =
+            Geometry::new(options.slot_bytes, options.slots, align, Geometry::segment_bytes(limits))?;
+        let free = device.memory()?.free_bytes;
+        if geometry.bytes() > free {
+            return Err(Error::new(ErrorKind::DeviceTooSmall { need_bytes: geometry.bytes(), have_bytes: free }));
+        }
+        let arena = Arc::new(Arena::allocate(device, geometry)?);
+        let ready = (0..options.slots).map(|_| device.create_event()).collect::<Result<Vec<_>, _>>()?;
+        let mut made: Option<Arc<dyn Sink>> = None;
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let sink: Arc<dyn Sink> = Arc::new(FillSink(shared.clone()));
+            made = Some(Arc::clone(&sink));
+            let core = Core::new(Parts {
+                device: device.clone(),
+                arena: Arc::clone(&arena),
+                feed,
+                sink,
+                counters: counters.clone(),
+                policy,
+                ready,
+            });
+            Shared { arena, core: Mutex::new(core), ready: Condvar::new() }
+        });
+        let sink = made.unwrap_or_else(|| Arc::new(FillSink(Arc::downgrade(&shared))));
+        Ok(SlotCache { shared, device: device.clone(), counters, plan_options, _sink: sink })
+    }
+
+    /// Takes a model in. Plans how each group is read.
+    ///
+    /// # Errors
+    /// A group wider than the slots, by name; a group that cannot be planned.
+    pub fn register(&self, catalogue: Arc<Catalogue>) -> Result<ModelId> {
+        let plans = (0u32..)
+            .take(catalogue.groups().len())
+            .map(|group| catalogue.plan(group, &self.plan_options))
+            .collect::<Result<Vec<_>>>()?;
+        self.shared.with(|core| core.register(catalogue, plans))
+    }
+
+    /// Forgets a model: its groups leave, its keys are refused from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while something of it is loading, leased or queued for.
+    pub fn unregister(&self, model: ModelId) -> Result<()> {
+        self.shared.with(|core| core.unregister(model))
+    }
+
+    /// The key of a group of a registered model.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchGroup`], also for a model that is not registered.
+    pub fn key(&self, model: ModelId, group: u32) -> Result<Key> {
+        let found = self.shared.with(|core| core.model(model));
+        match found {
+            Some((generation, catalogue)) if (group as usize) < catalogue.groups().len() => {
+                Ok(Key { model, generation, group })
+            }
+            _ => Err(Error::new(ErrorKind::NoSuchGroup { group })),
+        }
+    }
+
+    /// The keys of every group of a registered model, in the order of its catalogue.
+    #[must_use]
+    pub fn keys(&self, model: ModelId) -> Vec<Key> {
+        let found = self.shared.with(|core| core.model(model));
+        found.map_or_else(Vec::new, |(generation, catalogue)| {
+            (0u32..).take(catalogue.groups().len()).map(|group| Key { model, generation, group }).collect()
+        })
+    }
+
+    /// Wants a set of groups, for launches on `stream` (a `&Stream`, or an `Rc` or `Box` of one).
+    ///
+    /// The set is judged at once, against one snapshot, and none of its members leaves for another of them.
+    /// Slots are reserved for all of it or for nothing, first come first served. Members that others are
+    /// already having read are joined. Keys named twice count once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooWide`] for a set that can never fit; a stale or unknown key; a stream of another device.
+    pub fn acquire<S: Deref<Target = Stream>>(&self, keys: &[Key], stream: S) -> Result<Acquire<S>> {
+        if !stream.device().is(&self.device) {
+            return Err(Error::new(ErrorKind::WrongDevice));
+        }
+        let ticket = self.shared.with(|core| core.open(keys))?;
+        Pending::new(Arc::clone(&self.shared), ticket, stream).try_lease()
+    }
+
+    /// [`acquire`](SlotCache::acquire), waiting for the disk if need be.
+    ///
+    /// # Errors
+    /// As `acquire`, and why a fill failed.
+    pub fn wait_acquire<S: Deref<Target = Stream>>(&self, keys: &[Key], stream: S) -> Result<Lease<S>> {
+        self.acquire(keys, stream)?.wait()
+    }
+
+    /// Synchronises the device and takes back slots of leases that no event could order.
+    ///
+    /// # Errors
+    /// The device's; nothing is taken back then.
+    pub fn recover(&self) -> Result<()> {
+        self.device.flush()?;
+        self.shared.with(Core::recover);
+        Ok(())
+    }
+
+    /// The segment table: addresses of all slots, for good.
+    #[must_use]
+    pub fn segment_table(&self) -> Vec<SegmentRow> {
+        self.shared.arena.table().collect()
+    }
+
+    /// The segments themselves.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        self.shared.arena.segments()
+    }
+
+    /// How slots lie in segments.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.shared.arena.geometry()
+    }
+
+    /// What is counted; also a statistics page, if its store is one.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How many slots are in which state, now: releases whose events have fired are retired first.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.with(Core::retire_all);
+        Reader::new(self.counters.words()).map(|page| page.snapshot()).unwrap_or_default()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for SlotCache {
+    fn drop(&mut self) {
+        let closed = Error::new(ErrorKind::Closed);
+        self.shared.with(|core| core.close(&closed));
+    }
+}
+
+impl fmt::Debug for SlotCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotCache").field("geometry", &self.geometry()).finish_non_exhaustive()
+    }
+}

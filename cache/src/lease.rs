@@ -1,0 +1,254 @@
+//! The right to use slots on a stream, and what comes before it.
+
+use crate::cache::Shared;
+use crate::engine::{Grant, TicketState};
+use crate::slots::NONE;
+use crate::{Error, ErrorKind, Result};
+use spoc_driver::{Segment, Stream};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What an acquire gives.
+#[derive(Debug)]
+#[must_use]
+pub enum Acquire<S: Deref<Target = Stream>> {
+    /// Everything was there.
+    Ready(Lease<S>),
+    /// Something is being read, or the set waits its turn.
+    Pending(Pending<S>),
+}
+
+impl<S: Deref<Target = Stream>> Acquire<S> {
+    /// The lease, waiting for reads if need be.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn wait(self) -> Result<Lease<S>> {
+        match self {
+            Acquire::Ready(lease) => Ok(lease),
+            Acquire::Pending(pending) => pending.wait(),
+        }
+    }
+}
+
+/// A set on its way. Dropping it gives up: reads that nobody else wants are cancelled.
+///
+/// While it waits for its turn it holds nothing; from then on its slots are its own, and what is missing is
+/// being read. It waits for the disk only: a lease is given as soon as the last copy is *enqueued*.
+#[must_use]
+pub struct Pending<S: Deref<Target = Stream>> {
+    shared: Arc<Shared>,
+    ticket: u32,
+    stream: Option<S>,
+}
+
+impl<S: Deref<Target = Stream>> Pending<S> {
+    pub(crate) fn new(shared: Arc<Shared>, ticket: u32, stream: S) -> Pending<S> {
+        Pending { shared, ticket, stream: Some(stream) }
+    }
+
+    /// The lease if everything is there; itself again if not. Never blocks.
+    ///
+    /// # Errors
+    /// Why a fill of the set failed, the same for everyone who waited for it; the stream's refusal.
+    pub fn try_lease(mut self) -> Result<Acquire<S>> {
+        let state = self.shared.with(|core| core.look(self.ticket));
+        match state {
+            TicketState::Reserved { loading: 0 } => self.lease().map(Acquire::Ready),
+            TicketState::Failed(error) => Err(error),
+            TicketState::Queued | TicketState::Reserved { .. } => Ok(Acquire::Pending(self)),
+        }
+    }
+
+    /// Waits until everything has been read and its copies are enqueued.
+    ///
+    /// A thread that holds other leases while it waits keeps their slots from those before it in the queue;
+    /// if these need them, both wait for ever.
+    ///
+    /// # Errors
+    /// As [`try_lease`](Pending::try_lease).
+    pub fn wait(mut self) -> Result<Lease<S>> {
+        self.shared.wait_until(self.ticket, None)?;
+        self.lease()
+    }
+
+    /// Like [`wait`](Pending::wait), giving up after `timeout`.
+    ///
+    /// # Errors
+    /// As [`try_lease`](Pending::try_lease), and [`ErrorKind::TimedOut`].
+    pub fn wait_timeout(mut self, timeout: Duration) -> Result<Lease<S>> {
+        self.shared.wait_until(self.ticket, Instant::now().checked_add(timeout))?;
+        self.lease()
+    }
+
+    /// The ticket is ready.
+    fn lease(&mut self) -> Result<Lease<S>> {
+        let Some(stream) = self.stream.take() else { return Err(Error::new(ErrorKind::Closed)) };
+        match self.shared.with(|core| core.grant(self.ticket, &stream)) {
+            Ok(grant) => {
+                self.ticket = NONE;
+                Ok(Lease { shared: Arc::clone(&self.shared), grant: Some(grant), stream })
+            }
+            // Dropping `self` gives the slots back.
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl<S: Deref<Target = Stream>> Drop for Pending<S> {
+    fn drop(&mut self) {
+        if self.ticket != NONE {
+            self.shared.with(|core| core.abandon(self.ticket));
+        }
+    }
+}
+
+impl<S: Deref<Target = Stream>> fmt::Debug for Pending<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+/// Where a leased group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The slot's number.
+    pub slot: u32,
+    /// Index of its segment in [`SlotCache::segments`](crate::SlotCache::segments).
+    pub segment: u32,
+    /// Offset in the segment, bytes; a multiple of 256.
+    pub offset_bytes: u64,
+    /// Device address, where the backend has such.
+    pub address: Option<u64>,
+}
+
+/// The right to read slots in launches on the acquire stream (which waits for their copies on the device),
+/// and on any stream ordered behind it.
+///
+/// Ends by [`release`](Lease::release) or by being dropped, which is a release on the acquire stream. Either
+/// records events; the slots are filled anew only behind them. Writing to a leased slot is a defect of the
+/// caller: other leases may share it.
+#[must_use]
+pub struct Lease<S: Deref<Target = Stream>> {
+    shared: Arc<Shared>,
+    grant: Option<Grant>,
+    stream: S,
+}
+
+impl<S: Deref<Target = Stream>> Lease<S> {
+    fn wanted(&self) -> &[u32] {
+        self.grant.as_ref().map_or(&[], |grant| &grant.wanted)
+    }
+
+    /// How many keys were asked for (duplicates count).
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.wanted().len()
+    }
+
+    /// Whether no key was asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.wanted().is_empty()
+    }
+
+    /// Where the `index`-th key of the acquire is.
+    #[must_use]
+    pub fn slot(&self, index: usize) -> Option<Slot> {
+        let grant = self.grant.as_ref()?;
+        let slot = *grant.slots.get(*grant.wanted.get(index)? as usize)?;
+        let place = self.shared.arena().geometry().place(slot);
+        let address = self.shared.arena().address(slot);
+        Some(Slot { slot, segment: place.segment, offset_bytes: place.offset_bytes, address })
+    }
+
+    /// Where each key is, in the order of the acquire.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        (0..self.len()).filter_map(|index| self.slot(index))
+    }
+
+    /// The segment of the `index`-th key and its offset there, for copies and views.
+    #[must_use]
+    pub fn memory(&self, index: usize) -> Option<(&Segment, u64)> {
+        let slot = self.slot(index)?;
+        Some((self.shared.arena().segments().get(slot.segment as usize)?, slot.offset_bytes))
+    }
+
+    /// The stream it was acquired on.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Ends the lease behind everything enqueued so far on these streams: all that used its slots. With none,
+    /// nothing was launched. The acquire stream is not added by itself.
+    ///
+    /// # Errors
+    /// If an event cannot be recorded. The slots are then kept aside, so nothing reads freed memory, until
+    /// [`SlotCache::recover`](crate::SlotCache::recover).
+    pub fn release(mut self, streams: &[&Stream]) -> Result<()> {
+        self.end(streams)
+    }
+
+    fn end(&mut self, streams: &[&Stream]) -> Result<()> {
+        let Some(grant) = self.grant.take() else { return Ok(()) };
+        self.shared.with(|core| {
+            let released = core.release(&grant.slots, streams);
+            core.retire_grant(grant);
+            released.map_err(Error::from)
+        })
+    }
+}
+
+impl<S: Deref<Target = Stream> + Clone> Lease<S> {
+    /// Splits off the keys from `at` on as a lease of their own, so that parts can end at different times.
+    /// A key that both parts have stays leased until both have ended.
+    pub fn split_off(&mut self, at: usize) -> Lease<S> {
+        let mut part = Grant { ticket: NONE, slots: Vec::new(), wanted: Vec::new() };
+        if let Some(grant) = &mut self.grant {
+            let slots = &grant.slots;
+            let tail = grant.wanted.split_off(at.min(grant.wanted.len()));
+            // Slots are renumbered on both sides; shared ones are leased once more.
+            let of = |wanted: &[u32]| {
+                let mut own: Vec<u32> = wanted.iter().map(|&place| slots[place as usize]).collect();
+                own.sort_unstable();
+                own.dedup();
+                own
+            };
+            let (left, right) = (of(&grant.wanted), of(&tail));
+            let place = |own: &[u32], slot: u32| u32::try_from(own.partition_point(|&s| s < slot)).unwrap_or(NONE);
+            part.wanted = tail.iter().map(|&at| place(&right, slots[at as usize])).collect();
+            let wanted: Vec<u32> = grant.wanted.iter().map(|&at| place(&left, slots[at as usize])).collect();
+            self.shared.with(|core| core.split(left.iter().filter(|slot| right.binary_search(slot).is_ok())));
+            part.slots = right;
+            grant.wanted = wanted;
+            grant.slots = left;
+        }
+        Lease { shared: Arc::clone(&self.shared), grant: Some(part), stream: self.stream.clone() }
+    }
+}
+
+impl<S: Deref<Target = Stream>> Drop for Lease<S> {
+    fn drop(&mut self) {
+        let Some(grant) = self.grant.take() else { return };
+        // In a captured stream an event would belong to the graph and fire at each of its runs.
+        let capturing = self.stream.is_capturing().unwrap_or(true);
+        let stream: &Stream = &self.stream;
+        self.shared.with(|core| {
+            if capturing {
+                core.quarantine(&grant.slots);
+            } else if let Err(error) = core.release(&grant.slots, &[stream]) {
+                tracing::warn!(%error, "a dropped lease could not be ordered: its slots are kept aside");
+            }
+            core.retire_grant(grant);
+        });
+    }
+}
+
+impl<S: Deref<Target = Stream>> fmt::Debug for Lease<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.slots().map(|slot| slot.slot)).finish()
+    }
+}
