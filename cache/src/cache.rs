@@ -166,7 +166,10 @@ impl SlotCache {
             Geometry::new(options.slot_bytes, options.slots, align, Geometry::segment_bytes(limits))?;
         let free = device.memory()?.free_bytes;
         if geometry.bytes() > free {
-            return Err(Error::new(ErrorKind::DeviceTooSmall { need_bytes: geometry.bytes(), have_bytes: free }));
+            return Err(Error::new(ErrorKind::DeviceTooSmall {
+                need_bytes: geometry.bytes(),
+                have_bytes: free,
+            }));
         }
         let arena = Arc::new(Arena::allocate(device, geometry)?);
         let ready = (0..options.slots).map(|_| device.create_event()).collect::<Result<Vec<_>, _>>()?;

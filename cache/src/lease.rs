@@ -4,7 +4,7 @@ use crate::cache::Shared;
 use crate::engine::{Grant, TicketState};
 use crate::slots::NONE;
 use crate::{Error, ErrorKind, Result};
-use spoc_driver::{Segment, Stream};
+use spoc_driver::{CaptureState, Segment, Stream};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -218,7 +218,8 @@ impl<S: Deref<Target = Stream> + Clone> Lease<S> {
                 own
             };
             let (left, right) = (of(&grant.wanted), of(&tail));
-            let place = |own: &[u32], slot: u32| u32::try_from(own.partition_point(|&s| s < slot)).unwrap_or(NONE);
+            let place =
+                |own: &[u32], slot: u32| u32::try_from(own.partition_point(|&s| s < slot)).unwrap_or(NONE);
             part.wanted = tail.iter().map(|&at| place(&right, slots[at as usize])).collect();
             let wanted: Vec<u32> = grant.wanted.iter().map(|&at| place(&left, slots[at as usize])).collect();
             self.shared.with(|core| core.split(left.iter().filter(|slot| right.binary_search(slot).is_ok())));
@@ -234,7 +235,7 @@ impl<S: Deref<Target = Stream>> Drop for Lease<S> {
     fn drop(&mut self) {
         let Some(grant) = self.grant.take() else { return };
         // In a captured stream an event would belong to the graph and fire at each of its runs.
-        let capturing = self.stream.is_capturing().unwrap_or(true);
+        let capturing = self.stream.is_capturing().is_ok_and(|state| state == CaptureState::Active);
         let stream: &Stream = &self.stream;
         self.shared.with(|core| {
             if capturing {

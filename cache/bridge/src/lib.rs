@@ -72,7 +72,12 @@ impl RingMemory {
         match device.pin(&memory) {
             Ok(pin) => {
                 let start = NonNull::new(memory.as_ptr());
-                return RingMemory::on(start, Hold::Registered { _pin: pin, _memory: memory }, len_bytes, missed);
+                return RingMemory::on(
+                    start,
+                    Hold::Registered { _pin: pin, _memory: memory },
+                    len_bytes,
+                    missed,
+                );
             }
             Err(error) => missed.push(Missed { rung: Rung::Registered, reason: error.to_string() }),
         }

@@ -56,7 +56,7 @@ pub struct Catalogue {
 }
 
 /// Where a group belongs among the others: embeddings first, then its layer, then everything else by name.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Place {
     Before(String),
     Layer(String, u32),
@@ -175,11 +175,12 @@ impl Catalogue {
 
     /// How to read a group into a slot (target 0), planned on first use and kept.
     pub(crate) fn plan(&self, group: u32, options: &PlanOptions) -> crate::Result<Arc<ReadPlan>> {
-        let entry = self.group(group).ok_or_else(|| crate::Error::new(crate::ErrorKind::NoSuchGroup { group }))?;
+        let entry =
+            self.group(group).ok_or_else(|| crate::Error::new(crate::ErrorKind::NoSuchGroup { group }))?;
         if let Some(plan) = entry.plan.get() {
             return Ok(Arc::clone(plan));
         }
-        let mut builder = PlanBuilder::new(&self.files, options.clone());
+        let mut builder = PlanBuilder::new(&self.files, *options);
         for tensor in self.tensors(group) {
             builder.add(0, tensor.extent, tensor.offset_bytes)?;
         }

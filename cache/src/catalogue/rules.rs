@@ -125,10 +125,11 @@ fn stack(name: &str) -> Option<GroupName<'_>> {
     for word in name.split('.') {
         let start = end;
         end += word.len();
-        if let (Some(stack), Some(number)) = (previous, number(word)) {
-            if STACKS.contains(&stack) && end < name.len() {
-                return Some(GroupName { name: &name[..end], layer: Some((&name[..start - 1], number)) });
-            }
+        if let (Some(stack), Some(number)) = (previous, number(word))
+            && STACKS.contains(&stack)
+            && end < name.len()
+        {
+            return Some(GroupName { name: &name[..end], layer: Some((&name[..start - 1], number)) });
         }
         previous = Some(word);
         end += 1;
@@ -187,8 +188,16 @@ mod tests {
             ("transformer.h.11.mlp.c_fc.weight", "transformer.h.11", Some(("transformer.h", 11))),
             ("h.3.ln_1.bias", "h.3", Some(("h", 3))),
             ("blk.31.ffn_gate.weight", "blk.31", Some(("blk", 31))),
-            ("model.language_model.layers.2.x", "model.language_model.layers.2", Some(("model.language_model.layers", 2))),
-            ("bert.encoder.layer.5.output.dense.bias", "bert.encoder.layer.5", Some(("bert.encoder.layer", 5))),
+            (
+                "model.language_model.layers.2.x",
+                "model.language_model.layers.2",
+                Some(("model.language_model.layers", 2)),
+            ),
+            (
+                "bert.encoder.layer.5.output.dense.bias",
+                "bert.encoder.layer.5",
+                Some(("bert.encoder.layer", 5)),
+            ),
             ("model.layers.3.mlp.experts.12.w1", "model.layers.3", Some(("model.layers", 3))),
             ("model.embed_tokens.weight", "model.embed_tokens", None),
             ("model.norm.weight", "model.norm", None),

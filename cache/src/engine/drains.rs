@@ -23,7 +23,13 @@ pub(crate) struct Drains {
 
 impl Drains {
     pub fn new(device: Device) -> Drains {
-        Drains { device, entries: Vec::new(), unused: Vec::new(), active: VecDeque::new(), events: Vec::new() }
+        Drains {
+            device,
+            entries: Vec::new(),
+            unused: Vec::new(),
+            active: VecDeque::new(),
+            events: Vec::new(),
+        }
     }
 
     /// Records one event on each stream for these slots.

@@ -52,7 +52,12 @@ impl Core {
     /// `shared` are the slots that both parts have.
     pub fn split<'a>(&mut self, shared: impl Iterator<Item = &'a u32>) {
         for &slot in shared {
-            self.pin(slot);
+            if self.table.state(slot) == State::Failed {
+                // Its data is bad, but its launches must still be waited for by both parts.
+                self.table.get_mut(slot).leases += 1;
+            } else {
+                self.pin(slot);
+            }
         }
         self.leases += 1;
         self.counters.add(Counter::LeasesGiven, 1);

@@ -42,9 +42,9 @@ impl Models {
     }
 
     pub fn key_word(&self, item: u32) -> u64 {
-        self.items.get(item as usize).map_or(NO_KEY, |item| {
-            (u64::from(item.key.model.0) << 32) | u64::from(item.key.group)
-        })
+        self.items
+            .get(item as usize)
+            .map_or(NO_KEY, |item| (u64::from(item.key.model.0) << 32) | u64::from(item.key.group))
     }
 
     pub fn find(&self, key: Key) -> Result<u32> {
@@ -119,9 +119,10 @@ impl Core {
             let slot = self.slot_of[item as usize];
             slot != NONE && !matches!(self.table.state(slot), State::Resident | State::Draining)
         };
-        let queued = self.queue.iter().any(|&ticket| {
-            self.tickets[ticket as usize].items.iter().any(|item| items.contains(item))
-        });
+        let queued = self
+            .queue
+            .iter()
+            .any(|&ticket| self.tickets[ticket as usize].items.iter().any(|item| items.contains(item)));
         let slots = items.clone().filter(busy).count();
         if slots > 0 || queued {
             return Err(Error::new(ErrorKind::InUse { slots }));

@@ -131,9 +131,10 @@ mod tests {
                 heap.insert(item, &mut places);
                 inside.insert(item);
             }
-            let least = inside.iter().copied().min_by(|&a, &b| {
-                places.rank(a).total_cmp(&places.rank(b)).then(a.cmp(&b))
-            });
+            let least = inside
+                .iter()
+                .copied()
+                .min_by(|&a, &b| places.rank(a).total_cmp(&places.rank(b)).then(a.cmp(&b)));
             assert_eq!(heap.top(), least);
         }
     }

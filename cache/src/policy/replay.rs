@@ -73,7 +73,8 @@ mod real {
     /// The events of the recorded routing, one a (token, layer), prompts one after another.
     fn events(folder: &Path) -> Option<Vec<Vec<u32>>> {
         let packed = folder.join("gptoss20b/select32.u8.gz");
-        let raw = Command::new("gzip").arg("-dc").arg(packed).output().ok().filter(|out| out.status.success())?;
+        let raw =
+            Command::new("gzip").arg("-dc").arg(packed).output().ok().filter(|out| out.status.success())?;
         let events = raw.stdout.chunks_exact(TOP).zip((0..LAYERS).cycle()).map(|(experts, layer)| {
             let mut set: Vec<u32> = experts.iter().map(|&e| layer * EXPERTS + u32::from(e)).collect();
             set.sort_unstable();

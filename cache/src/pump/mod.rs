@@ -141,7 +141,8 @@ impl Pump {
             counters: options.counters.unwrap_or_else(|| Counters::on_heap(0)),
             stopping: AtomicBool::new(false),
         });
-        let copies = device.create_stream(StreamOptions { non_blocking: true, ..StreamOptions::default() })?;
+        let copies =
+            device.create_stream(StreamOptions { non_blocking: true, ..StreamOptions::default() })?;
         let thread = thread::Copier::new(device, Arc::clone(&shared), completions, copies, chunks)?;
         let thread = std::thread::Builder::new()
             .name("spoc-pump".to_owned())

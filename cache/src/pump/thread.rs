@@ -99,7 +99,11 @@ impl Copier {
         // Copies that stand behind a launch must not keep others from being enqueued: while the reader still
         // has chunks it will deliver, so that is waited for.
         let reader_first = self.may_stand && reads_out && self.in_flight.len() <= self.chunks / 2;
-        if self.in_flight.is_empty() || reader_first { self.wait_for_read(reads_out) } else { self.wait_for_copy() }
+        if self.in_flight.is_empty() || reader_first {
+            self.wait_for_read(reads_out)
+        } else {
+            self.wait_for_copy()
+        }
     }
 
     fn wait_for_read(&mut self, reads_out: bool) -> Next {
@@ -176,11 +180,12 @@ impl Copier {
             },
         }
         let progress = self.shared.jobs.step(id, enqueued, false);
-        if progress.all_read && enqueued && !progress.dead {
-            if let Err(error) = self.publish(&work) {
-                let in_copy = !matches!(error.kind(), ErrorKind::Read(_));
-                self.fail(&work, &error, in_copy);
-            }
+        if progress.all_read
+            && enqueued
+            && !progress.dead
+            && let Err(error) = self.publish(&work)
+        {
+            self.fail(&work, &error, !matches!(error.kind(), ErrorKind::Read(_)));
         }
         if progress.ended {
             work.sink.ended(work.tag);

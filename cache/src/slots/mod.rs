@@ -85,6 +85,7 @@ impl SlotTable {
         self.counts
     }
 
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter()
     }

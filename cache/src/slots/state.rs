@@ -78,6 +78,7 @@ pub enum Step {
     Reclaim,
 }
 
+#[cfg(test)]
 impl Step {
     /// Every step.
     pub const ALL: [Step; 11] = [
@@ -113,7 +114,9 @@ pub fn next(state: State, step: Step) -> Option<State> {
         (Draining, Step::Drained) => Some(Resident),
         (Resident | Draining, Step::Evict) => Some(Free),
         (Resident | Leased | Draining, Step::Corrupt) => Some(Failed),
-        (Failed, Step::ReleaseShared | Step::ReleaseLast | Step::ReleaseUnused | Step::Drained) => Some(Failed),
+        (Failed, Step::ReleaseShared | Step::ReleaseLast | Step::ReleaseUnused | Step::Drained) => {
+            Some(Failed)
+        }
         (Failed, Step::Reclaim) => Some(Free),
         _ => None,
     }

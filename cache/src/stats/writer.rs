@@ -3,7 +3,6 @@
 use super::layout as at;
 use super::layout::Counter;
 use super::reader::{Cause, LogKind};
-use crate::slots::state::State;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -82,6 +81,11 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+#[allow(clippy::cast_possible_truncation)] // halves
+fn halves(word: u128) -> [u64; 2] {
+    [(word >> 64) as u64, word as u64]
+}
+
 impl Counters {
     /// Sets up a page in `store`, whose words must be zero. `None` if it has not even room for no slot.
     #[must_use]
@@ -93,6 +97,7 @@ impl Counters {
         let slots_max = at::slots_max(words.len());
         let counters = Counters { store, created: Instant::now(), slots_max };
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, ns);
+        let [high, low] = halves(who.boot_id);
         for (field, value) in [
             (at::H_VERSION, at::VERSION),
             (at::H_WORDS, counters.words().len() as u64),
@@ -106,8 +111,8 @@ impl Counters {
             (at::H_LOG_AT, (at::SLOTS_AT + slots_max * at::SLOT_WORDS) as u64),
             (at::H_LOG_ENTRIES, at::LOG_ENTRIES as u64),
             (at::H_LOG_WORDS, at::LOG_WORDS as u64),
-            (at::H_BOOT_ID_HIGH, (who.boot_id >> 64) as u64),
-            (at::H_BOOT_ID_LOW, (who.boot_id & u128::from(u64::MAX)) as u64),
+            (at::H_BOOT_ID_HIGH, high),
+            (at::H_BOOT_ID_LOW, low),
             (at::H_PID, u64::from(who.pid)),
             (at::H_PROCESS_START, who.process_start_ticks),
             (at::H_CREATED_UNIX_NS, unix),

@@ -1,0 +1,231 @@
+//! A whole model, or a selection of its tensors, into device memory for good: exact segments, one merged plan
+//! through the pump, and a check that reads back.
+
+mod pack;
+mod verify;
+
+pub use pack::Placement;
+
+use crate::pump::{Begin, Feed, Job, Place, Pump, Sink, Stages};
+use crate::{Error, ErrorKind, Result};
+use globset::GlobMatcher;
+use spoc_driver::{Event, Segment, Stream};
+use spoc_io::{Model, PlanBuilder, ReadClass, ReadPlan, ReaderReport};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What to load.
+#[derive(Clone, Default)]
+pub struct LoadOptions {
+    /// Only tensors whose name this matches (`*` within and across dots, `?`, `[a-z]`, `{a,b}`); all if `None`.
+    pub tensors: Option<String>,
+    /// Told how many of how many bytes have been copied, by the copy thread: must be quick.
+    pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+}
+
+impl fmt::Debug for LoadOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadOptions").field("tensors", &self.tensors).finish_non_exhaustive()
+    }
+}
+
+/// A loaded model.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Device memory; freed when dropped.
+    pub segments: Vec<Segment>,
+    /// Where each loaded tensor is, in the order of file and offset.
+    pub placements: Vec<Placement>,
+    /// What happened.
+    pub report: LoadReport,
+}
+
+/// What a load did.
+#[derive(Debug, Clone)]
+pub struct LoadReport {
+    /// Bytes of the tensors.
+    pub bytes: u64,
+    /// Planning and allocating device memory. The pump's own start is [`Pump::prepare_time`].
+    pub prepare_time: Duration,
+    /// From the first read submitted to the last copy run.
+    pub stream_time: Duration,
+    /// Where the time went, for this load alone if nothing else used the pump meanwhile.
+    pub stages: Stages,
+    /// What the reader did since its start, and on which path.
+    pub reader: ReaderReport,
+}
+
+impl LoadReport {
+    /// 10⁹ bytes a second while streaming.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss)] // a rate for people
+    pub fn gb_per_s(&self) -> f64 {
+        let seconds = self.stream_time.as_secs_f64();
+        if seconds > 0.0 { self.bytes as f64 / 1e9 / seconds } else { 0.0 }
+    }
+}
+
+fn matcher(pattern: &str) -> Result<GlobMatcher> {
+    globset::Glob::new(pattern)
+        .map(|glob| glob.compile_matcher())
+        .map_err(|error| Error::new(ErrorKind::BadPattern { why: error.to_string() }))
+}
+
+/// Indices of the selected tensors.
+fn selected(model: &Model, pattern: Option<&str>) -> Result<Vec<u32>> {
+    let matcher = pattern.map(matcher).transpose()?;
+    let chosen: Vec<u32> = (0u32..)
+        .zip(model.tensors())
+        .filter(|(_, tensor)| matcher.as_ref().is_none_or(|glob| glob.is_match(&tensor.name)))
+        .map(|(index, _)| index)
+        .collect();
+    match pattern {
+        Some(pattern) if chosen.is_empty() => {
+            Err(Error::new(ErrorKind::NoTensor { pattern: pattern.to_owned() }))
+        }
+        _ => Ok(chosen),
+    }
+}
+
+/// Loads a model and waits for it.
+///
+/// # Errors
+/// A device or a staging budget too small, a tensor wider than a segment, no tensor selected: before a byte
+/// is read. Then what the reader, the files' changing, or the device says; device memory is freed again.
+pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Result<Loaded> {
+    let began = Instant::now();
+    let chosen = selected(model, options.tensors.as_deref())?;
+    let (placements, segment_bytes) = pack::pack(model, &chosen, pump.device().limits())?;
+    let need_bytes: u64 = segment_bytes.iter().sum();
+    let have_bytes = pump.device().memory()?.free_bytes;
+    if need_bytes > have_bytes {
+        return Err(Error::new(ErrorKind::DeviceTooSmall { need_bytes, have_bytes }));
+    }
+    let mut builder = PlanBuilder::new(model.files(), *pump.plan_options());
+    for (placement, target) in placements.iter().zip(0u32..) {
+        builder.add(target, model.tensors()[placement.tensor as usize].extent, 0)?;
+    }
+    let plan = Arc::new(builder.build()?);
+    let segments =
+        segment_bytes.iter().map(|&bytes| pump.device().allocate(bytes)).collect::<Result<Vec<_>, _>>()?;
+    let prepare_time = began.elapsed();
+
+    let before = pump.stages();
+    let bytes: u64 = placements.iter().map(|placement| placement.len_bytes).sum();
+    let began = Instant::now();
+    if !plan.reads().is_empty() {
+        stream(pump, &plan, &placements, &segments, options, bytes)?;
+    } else {
+        // Only empty tensors: there is nothing to read, but the files may still have changed.
+        for file in plan.files() {
+            file.check_unchanged()?;
+        }
+    }
+    let stream_time = began.elapsed();
+    let report = LoadReport {
+        bytes,
+        prepare_time,
+        stream_time,
+        stages: pump.stages().since(&before),
+        reader: pump.reader_report()?,
+    };
+    Ok(Loaded { segments, placements, report })
+}
+
+fn stream(
+    pump: &Arc<Pump>,
+    plan: &Arc<ReadPlan>,
+    placements: &[Placement],
+    segments: &[Segment],
+    options: &LoadOptions,
+    bytes: u64,
+) -> Result<()> {
+    let places: Arc<[Place]> = placements
+        .iter()
+        .map(|placement| Place {
+            segment: segments[placement.segment as usize].clone(),
+            offset_bytes: placement.offset_bytes,
+        })
+        .collect();
+    let sink = Arc::new(LoadSink {
+        state: Mutex::new(LoadState::default()),
+        changed: Condvar::new(),
+        done: pump.device().create_event()?,
+        copied: AtomicU64::new(0),
+        bytes,
+        progress: options.progress.clone(),
+    });
+    pump.submit(Job {
+        plan: Arc::clone(plan),
+        places: crate::pump::Places::Many(places),
+        sink: Arc::clone(&sink) as Arc<dyn Sink>,
+        tag: 0,
+        class: ReadClass::Demand,
+    })?;
+    sink.wait()
+}
+
+#[derive(Default)]
+struct LoadState {
+    published: bool,
+    ended: bool,
+    error: Option<Error>,
+}
+
+/// Waits for one job.
+struct LoadSink {
+    state: Mutex<LoadState>,
+    changed: Condvar,
+    done: Event,
+    copied: AtomicU64,
+    bytes: u64,
+    progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+}
+
+impl LoadSink {
+    fn lock(&self) -> MutexGuard<'_, LoadState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self) -> Result<()> {
+        let mut state = self.lock();
+        while !state.ended {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        match state.error.take() {
+            Some(error) => Err(error),
+            None if state.published => Ok(()),
+            None => Err(Error::new(ErrorKind::Closed)),
+        }
+    }
+}
+
+impl Sink for LoadSink {
+    fn begin(&self, _tag: u64, _copies: &Stream) -> Result<Begin> {
+        Ok(Begin::Go)
+    }
+
+    fn published(&self, _tag: u64, copies: &Stream) -> Result<()> {
+        copies.record(&self.done)?;
+        self.lock().published = true;
+        Ok(())
+    }
+
+    fn failed(&self, _tag: u64, error: &Error, _in_copy: bool) {
+        self.lock().error.get_or_insert_with(|| error.clone());
+    }
+
+    fn ended(&self, _tag: u64) {
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    fn progress(&self, _tag: u64, bytes: u64) {
+        let copied = self.copied.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if let Some(progress) = &self.progress {
+            progress(copied, self.bytes);
+        }
+    }
+}
