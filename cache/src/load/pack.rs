@@ -81,6 +81,7 @@ mod tests {
             copy_granule_bytes: 1,
             address_align_bytes: 256,
             export_granule_bytes: 1,
+            free_waits_for_device: false,
         }
     }
 

@@ -1,0 +1,95 @@
+//! Real files, the real reader, the native backend: from file to slots and back.
+
+mod common;
+
+use common::{layers, native, open, pattern, pump, write_model};
+use spoc_cache::load::{LoadOptions, load_model};
+use spoc_cache::stats::layout::Counter;
+use spoc_cache::{CacheOptions, Catalogue, ErrorKind, GroupRules, SlotCache, State};
+use spoc_driver::StreamOptions;
+use spoc_io::IoMode;
+use std::sync::Arc;
+
+const MODES: [IoMode; 4] = [IoMode::Auto, IoMode::Direct, IoMode::Buffered, IoMode::Pread];
+
+#[test]
+fn a_whole_model_and_a_selection_arrive_in_every_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_model(folder.path(), &layers(6, 700_001));
+    let model = open(&path);
+    let device = native();
+    for mode in MODES {
+        let pump = pump(&device, mode, 1 << 20);
+        let loaded = load_model(&pump, &model, &LoadOptions::default()).unwrap();
+        assert_eq!(loaded.verify(&model).unwrap(), model.tensor_bytes());
+        assert_eq!(loaded.report.bytes, model.tensor_bytes());
+        assert_eq!(loaded.report.stages.copied_bytes, model.tensor_bytes());
+        let options = LoadOptions { tensors: Some("*.norm.*".to_owned()), ..LoadOptions::default() };
+        let some = load_model(&pump, &model, &options).unwrap();
+        assert_eq!(some.placements.len(), 6);
+        assert_eq!(some.verify(&model).unwrap(), 6 * 129);
+        let options = LoadOptions { tensors: Some("nothing".to_owned()), ..LoadOptions::default() };
+        assert_eq!(load_model(&pump, &model, &options).unwrap_err().kind().as_str(), "no_tensor");
+    }
+    drop(model);
+    assert_eq!(device.memory_in_use(), 0);
+}
+
+#[test]
+fn verify_finds_a_changed_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&write_model(folder.path(), &layers(1, 5000)));
+    let device = native();
+    let loaded = load_model(&pump(&device, IoMode::Auto, 1 << 20), &model, &LoadOptions::default()).unwrap();
+    let placement = loaded.placements[1];
+    let mut byte = [0];
+    loaded.segments[0].read(placement.offset_bytes + 77, &mut byte).unwrap();
+    loaded.segments[0].write(placement.offset_bytes + 77, &[!byte[0]]).unwrap();
+    let error = loaded.verify(&model).unwrap_err();
+    match error.kind() {
+        ErrorKind::Mismatch { at_byte: 77, .. } => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn layers_come_round_through_fewer_slots() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensors = layers(8, 300_000);
+    let model = open(&write_model(folder.path(), &tensors));
+    let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default()).unwrap());
+    assert_eq!(catalogue.groups().len(), 10);
+    let device = native();
+    let pump = pump(&device, IoMode::Auto, 1 << 20);
+    let cache = SlotCache::new(&pump, CacheOptions::for_catalogue(&catalogue, 4)).unwrap();
+    let id = cache.register(Arc::clone(&catalogue)).unwrap();
+    let keys = cache.keys(id);
+    let stream = device.create_stream(StreamOptions::default()).unwrap();
+    for _ in 0..4 {
+        for (group, key) in (0u32..).zip(&keys) {
+            let lease = cache.wait_acquire(&[*key], &stream).unwrap();
+            let (segment, base) = lease.memory(0).unwrap();
+            for tensor in catalogue.tensors(group) {
+                let len = usize::try_from(tensor.extent.len_bytes).unwrap();
+                let read = stream.copy_to_host(segment, base + tensor.offset_bytes, vec![0; len]).unwrap();
+                let seed = u64::from(tensor.tensor) + 1;
+                assert!(read.wait().unwrap() == pattern(seed, len), "tensor {}", tensor.tensor);
+            }
+            lease.release(&[&stream]).unwrap();
+        }
+    }
+    let counters = cache.counters();
+    let get = |counter| counters.get(counter);
+    assert_eq!(get(Counter::Requested), 40);
+    assert_eq!(get(Counter::Hits) + get(Counter::Misses), 40);
+    assert!(get(Counter::Hits) >= 8, "{} hits", get(Counter::Hits));
+    assert_eq!(get(Counter::FillsDone), get(Counter::Misses));
+    stream.synchronize().unwrap();
+    let snapshot = cache.snapshot();
+    assert_eq!(snapshot.states[State::Resident as usize], 4);
+    drop(cache);
+    drop(pump);
+    drop(stream);
+    assert_eq!(device.memory_in_use(), 0);
+    assert_eq!(device.in_flight(), 0);
+}
