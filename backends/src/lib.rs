@@ -3,6 +3,8 @@
 //! Nothing registers itself: [`probe`] says what was found and why the rest was not, and the caller passes
 //! what it wants to [`spoc_driver::Driver::new`].
 
+mod capacity;
+mod identity;
 pub mod native;
 mod probe;
 

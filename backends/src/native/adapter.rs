@@ -9,12 +9,13 @@ use spoc_driver::backend::{
 };
 use spoc_driver::{Error, ErrorKind, HostBuffer, HostMemory, HostMemoryOptions, Result};
 
-use super::capacity::Capacity;
+use super::Options;
 use super::event::Event;
 use super::memory::{Memory, page_bytes};
 use super::queue::Command;
 use super::stream::{Stream, Streams};
-use super::{Options, identity};
+use crate::capacity::Capacity;
+use crate::identity;
 
 /// The native backend.
 pub(super) struct Native {
@@ -65,6 +66,7 @@ impl Native {
             backend: BackendKind::Native,
             index: 0,
             uuid: identity::uuid(0),
+            uuid_is_stable: identity::has_machine_id(),
             name: identity::name(),
             memory_bytes: self.account.memory().total_bytes,
             numa_node: identity::numa_node(),

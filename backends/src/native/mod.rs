@@ -8,9 +8,7 @@
 //!   (`64MiB`, `2GiB`, `500MB`, or plain bytes).
 
 mod adapter;
-mod capacity;
 mod event;
-mod identity;
 mod memory;
 mod queue;
 mod size;

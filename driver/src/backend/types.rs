@@ -305,6 +305,9 @@ pub struct DeviceInfo {
     pub index: u32,
     /// Its lasting name: for configuration and messages.
     pub uuid: DeviceUuid,
+    /// Whether the UUID is the hardware's own. If not, it was derived from names and positions, and may
+    /// change with the driver, with the other devices of the machine, or with a restart.
+    pub uuid_is_stable: bool,
     /// The vendor's name of the model.
     pub name: String,
     /// Size of its memory in bytes.

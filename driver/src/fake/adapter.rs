@@ -91,6 +91,7 @@ impl Fake {
             backend: BackendKind::Fake,
             index,
             uuid: DeviceUuid(uuid),
+            uuid_is_stable: true,
             name: format!("fake device {index}"),
             memory_bytes: state.options.memory_bytes,
             numa_node: state.options.numa_node,

@@ -1,15 +1,30 @@
-//! What the CPU is called, and where it hangs.
+//! Names of what has none of its own, and what the CPU is called.
 
 use std::fs;
 
 use spoc_driver::DeviceUuid;
 
+const MACHINE_ID: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// A UUID that this machine keeps: derived from its id, or from the boot's where it has none.
-pub(super) fn uuid(index: u32) -> DeviceUuid {
-    let machine = ["/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/random/boot_id"]
-        .iter()
-        .find_map(|path| fs::read_to_string(path).ok().filter(|text| !text.trim().is_empty()));
-    DeviceUuid(digest(&format!("spoc native {} {index}", machine.unwrap_or_default().trim())).to_be_bytes())
+pub(crate) fn uuid(index: u32) -> DeviceUuid {
+    derived_uuid(&format!("native {index}"))
+}
+
+/// A UUID for what has none of its own: the same for the same words on this machine.
+pub(crate) fn derived_uuid(words: &str) -> DeviceUuid {
+    let machine = first_line(&MACHINE_ID).or_else(|| first_line(&[BOOT_ID])).unwrap_or_default();
+    DeviceUuid(digest(&format!("spoc {} {words}", machine.trim())).to_be_bytes())
+}
+
+/// Whether the machine has an id that outlives a restart.
+pub(crate) fn has_machine_id() -> bool {
+    first_line(&MACHINE_ID).is_some()
+}
+
+fn first_line(paths: &[&str]) -> Option<String> {
+    paths.iter().find_map(|path| fs::read_to_string(path).ok().filter(|text| !text.trim().is_empty()))
 }
 
 /// FNV-1a with 128 bits (offset basis and prime as its authors publish them). Not secret, only stable.
@@ -20,14 +35,14 @@ fn digest(text: &str) -> u128 {
 }
 
 /// The processor's name as the kernel gives it.
-pub(super) fn name() -> String {
+pub(crate) fn name() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| format!("CPU ({})", std::env::consts::ARCH), |(_, name)| name.trim().to_owned())
 }
 
 /// The only NUMA node there is. With several, the device spans them and has none.
-pub(super) fn numa_node() -> Option<u32> {
+pub(crate) fn numa_node() -> Option<u32> {
     let online = fs::read_to_string("/sys/devices/system/node/online").ok()?;
     online.trim().parse().ok()
 }

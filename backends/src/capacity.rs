@@ -8,14 +8,14 @@ const HEADROOM_BYTES: u64 = 64 << 20;
 
 /// Memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Capacity {
-    pub(super) free_bytes: u64,
-    pub(super) total_bytes: u64,
+pub(crate) struct Capacity {
+    pub(crate) free_bytes: u64,
+    pub(crate) total_bytes: u64,
 }
 
 impl Capacity {
     /// What could be allocated now, and what could be if everything else were gone.
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let machine = fs::read_to_string("/proc/meminfo").map(|text| Self::of_meminfo(&text));
         let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| Self::of_groups(&text));
         // Where neither can be read, nothing is promised and the kernel has the last word.
