@@ -141,7 +141,8 @@ impl Read for HeaderReader<'_> {
         let read = self.file.read_exact_at(target, self.at).and_then(|()| self.check_utf8(target));
         if let Err(error) = read {
             let text = error.to_string();
-            self.failed = Some(error);
+            // The first counts: the JSON reader may ask again after it.
+            self.failed.get_or_insert(error);
             return Err(std::io::Error::other(text));
         }
         self.at += count as u64;
