@@ -476,5 +476,10 @@ impl Drop for Engine {
                 }
             }
         }
+        // Closing the ring would do this too, but later: who drops a reader may want to unmount, or to pin again.
+        self.files.clear_idle(&self.ring);
+        if self.registered.is_some() {
+            let _ = self.ring.submitter().unregister_buffers();
+        }
     }
 }
