@@ -103,9 +103,11 @@ impl Ledger {
 
     /// Retires what streams that are idle had kept, and lets orphans go. Waits for nothing.
     pub(crate) fn collect(&self, core: &DeviceCore) {
-        // A copy of the list: retiring drops sources, whose drops may create or drop streams.
-        let streams = lock(&self.streams).clone();
-        for stream in &streams {
+        // One at a time, without the lock: retiring drops sources, whose drops may create or drop streams.
+        // Should the list change meanwhile, a stream may be left for the next time.
+        let mut position = 0;
+        while let Some(stream) = self.at(position) {
+            position += 1;
             if (stream.in_flight.len() > 0 || stream.is_orphan.load(Ordering::Acquire))
                 && let Err(error) = stream.query(core)
             {
@@ -115,8 +117,11 @@ impl Ledger {
         let is_done =
             |stream: &StreamCore| stream.is_orphan.load(Ordering::Acquire) && stream.in_flight.len() == 0;
         let gone: Vec<_> = lock(&self.streams).extract_if(.., |stream| is_done(stream)).collect();
-        drop(streams);
         drop(gone);
+    }
+
+    fn at(&self, position: usize) -> Option<Arc<StreamCore>> {
+        lock(&self.streams).get(position).cloned()
     }
 
     /// Waits for every stream in turn and retires all that was enqueued before the call.
