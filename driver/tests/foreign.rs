@@ -35,6 +35,7 @@ impl Backend for Idle {
             uuid: DeviceUuid([0; 16]),
             name: String::new(),
             memory_bytes: 0,
+            uuid_is_stable: false,
             numa_node: None,
             unified: false,
         }
@@ -157,6 +158,7 @@ fn outcomes(backend: &Probed, good: &Handles, bad: &Handles) -> Vec<(&'static st
     ask!("describe", backend.describe(&bad.device));
     ask!("capabilities", backend.capabilities(&bad.device));
     ask!("limits", backend.limits(&bad.device));
+    ask!("segment_limit_name", backend.segment_limit_name(&bad.device));
     ask!("memory", backend.memory(&bad.device));
     ask!("synchronize_device", backend.synchronize_device(&bad.device));
     ask!("create_stream", backend.create_stream(&bad.device, StreamOptions::default()));

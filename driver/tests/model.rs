@@ -83,12 +83,14 @@ struct Read {
     entry: u64,
 }
 
+/// Stream, operations before it, entries up to it.
+type Record = (usize, u64, u64);
+
 struct Program {
     device: Device,
     control: FakeControl,
     streams: Vec<(Option<Stream>, FakeStream, ModelStream)>,
-    /// The user's event and the reference's record: stream, operations before it, entries up to it.
-    events: Vec<(Option<Event>, Option<(usize, u64, u64)>)>,
+    events: Vec<(Option<Event>, Option<Record>)>,
     segments: Vec<(Option<Segment>, Vec<u8>)>,
     reads: Vec<Read>,
     sources: Vec<Arc<AtomicBool>>,
@@ -190,7 +192,7 @@ impl Program {
             CopyRange { src_offset: 0, dst: first, dst_offset: offset as u64, len_bytes: 8 },
             CopyRange { src_offset: 8, dst: second, dst_offset: 0, len_bytes: c % 9 },
         ];
-        let is_dropped = if c % 2 == 0 {
+        let is_dropped = if c.is_multiple_of(2) {
             let (source, is_dropped) = self.source::<0>(bytes.clone());
             stream.copy_to_device(source, &ranges).unwrap();
             is_dropped
@@ -201,7 +203,7 @@ impl Program {
         };
         self.sources.push(Arc::clone(&is_dropped));
         let mut ops = vec![Op::Store { segment: to, offset, bytes: bytes[..8].to_vec() }];
-        if c % 9 > 0 {
+        if !c.is_multiple_of(9) {
             ops.push(Op::Store { segment: other, offset: 0, bytes: bytes[8..8 + c % 9].to_vec() });
         }
         self.enter(on, ops, vec![to, other], Some(is_dropped));

@@ -155,6 +155,9 @@ impl Backend for Native {
         capabilities.adopt_context = LENT;
         capabilities.adopt_stream = LENT;
         capabilities.adopt_memory = LENT;
+        if !identity::has_machine_id() {
+            capabilities.stable_uuid = Verdict::unavailable("the machine has no id, so the boot's is used");
+        }
         capabilities.peer_copies = Verdict::unavailable("there is one native device");
         capabilities.stream_capture = Verdict::unavailable("native streams cannot be recorded");
         capabilities.launch = Verdict::unavailable("this build runs no native kernels");
