@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{json, safetensors, sniff};
+use super::{index_json, safetensors, sniff};
 use crate::error::quoted;
 use crate::file::WeightFile;
 use crate::model::Metadata;
@@ -112,7 +112,7 @@ fn read(path: &Path, options: &OpenOptions) -> Result<Vec<(String, String)>> {
     if let Some(pointer) = sniff::recognise(&text).filter(|e| e.kind() == ErrorKind::LfsPointer) {
         return Err(pointer);
     }
-    let weight_map = json::read_index(&text)?;
+    let weight_map = index_json::read_index(&text)?;
     if weight_map.is_empty() {
         return Err(Error::new(ErrorKind::IndexInvalid, "'weight_map' is empty"));
     }

@@ -7,6 +7,7 @@ mod dtype;
 mod folder;
 mod gguf;
 mod index;
+mod index_json;
 mod json;
 mod safetensors;
 mod sniff;

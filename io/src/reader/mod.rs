@@ -6,6 +6,8 @@
 
 mod chunk;
 mod ladder;
+mod options;
+mod outlet;
 mod pool;
 pub(crate) mod progress;
 pub(crate) mod queue;
@@ -14,122 +16,17 @@ mod wake;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 pub use chunk::Chunk;
+pub use options::{Faults, IoMode, ReadClass, ReadRequest, ReaderOptions, RequestId};
+pub(crate) use outlet::Outlet;
 pub use report::{IoPath, PathReason, ReaderReport};
 
-use crate::file::WeightFile;
-use crate::{Error, ErrorKind, HostRegion, ReadPlan, Result};
+use crate::{Error, ErrorKind, HostRegion, Result};
 use queue::{Lane, Shared};
-use report::add;
-
-/// How files are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IoMode {
-    /// Direct, unless most of the wanted bytes of a file are in the page cache.
-    #[default]
-    Auto,
-    /// Past the page cache wherever the file allows it.
-    Direct,
-    /// Through the page cache, by io_uring where there is one.
-    Buffered,
-    /// Without io_uring; direct unless most of the wanted bytes are in the page cache.
-    Pread,
-}
-
-impl std::str::FromStr for IoMode {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "direct" => Ok(Self::Direct),
-            "buffered" => Ok(Self::Buffered),
-            "pread" => Ok(Self::Pread),
-            other => {
-                let message = format!("expected auto, direct, buffered or pread, found '{other}'");
-                Err(Error::new(ErrorKind::InvalidArgument, message))
-            }
-        }
-    }
-}
-
-/// Settings of a reader.
-#[derive(Clone)]
-pub struct ReaderOptions {
-    /// How files are read.
-    pub mode: IoMode,
-    /// Length of a chunk in bytes, a multiple of 4096. Default 1 MiB.
-    pub chunk_bytes: u32,
-    /// Reads that the io_uring thread keeps in flight.
-    pub depth: u32,
-    /// Threads that call pread. 0 means as many as there are cores, within 4 and 8.
-    pub threads: u32,
-    /// Requests that may wait at once. Default 1024.
-    pub requests_max: u32,
-    /// Whether to register the region with io_uring. Default true; refused registration falls back by itself.
-    pub fixed_buffers: bool,
-    /// How long dropping the reader waits for reads in flight before it leaves them to themselves. Default 5 s.
-    pub drain_timeout: Duration,
-    /// Changes the answers of the operating system, for tests.
-    pub faults: Option<Arc<dyn Faults>>,
-}
-
-impl Default for ReaderOptions {
-    fn default() -> Self {
-        Self {
-            mode: IoMode::Auto,
-            chunk_bytes: 1 << 20,
-            depth: 8,
-            threads: 0,
-            requests_max: 1024,
-            fixed_buffers: true,
-            drain_timeout: Duration::from_secs(5),
-            faults: None,
-        }
-    }
-}
-
-/// A twin of a failing storage: sees every answer of the operating system before the reader does.
-pub trait Faults: Send + Sync {
-    /// The answer the reader is to see in place of `answer` to a read at `offset` of `file`: bytes, or an error
-    /// number.
-    fn answer(
-        &self,
-        answer: std::result::Result<usize, i32>,
-        file: &WeightFile,
-        offset: u64,
-    ) -> std::result::Result<usize, i32>;
-}
-
-/// Urgency of a request. The reads of a class start only when no more urgent one has reads to start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReadClass {
-    /// Somebody waits for the bytes.
-    Demand = 0,
-    /// Somebody will probably want them.
-    Prefetch = 1,
-    /// Nobody waits: filling what is empty.
-    Refill = 2,
-}
-
-/// A plan to carry out.
-#[derive(Clone)]
-pub struct ReadRequest {
-    /// What to read.
-    pub plan: Arc<ReadPlan>,
-    /// Urgency.
-    pub class: ReadClass,
-    /// The caller's number, given back with every completion.
-    pub token: u64,
-}
-
-/// Name of a submitted request, unique in its reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId(pub(crate) u64);
 
 /// The end of one planned read.
 #[derive(Debug)]
@@ -149,46 +46,6 @@ pub struct Completion {
 pub(crate) struct Route {
     pub(crate) lane: Lane,
     pub(crate) direct: bool,
-}
-
-/// Where the threads put completions.
-#[derive(Clone)]
-pub(crate) struct Outlet {
-    sender: Sender<Completion>,
-    faults: Option<Arc<dyn Faults>>,
-}
-
-impl Outlet {
-    /// Sends the completion of a read.
-    pub(crate) fn deliver(&self, shared: &Shared, slot: u32, read: u32, outcome: Result<Chunk>) {
-        let Some(mut completion) = shared.finish(slot, read, outcome) else { return };
-        add(&shared.counters.completions, 1);
-        add(&shared.counters.failures, u64::from(completion.outcome.is_err()));
-        // Waits while the receiver is slow, but not after the reader was dropped: then nobody may be receiving.
-        const LOOK_AGAIN: Duration = Duration::from_millis(20);
-        loop {
-            match self.sender.send_timeout(completion, LOOK_AGAIN) {
-                Err(SendTimeoutError::Timeout(unsent)) if !shared.stopping() => completion = unsent,
-                _ => return,
-            }
-        }
-    }
-
-    /// Sends the completion of a read whose request failed before it started.
-    pub(crate) fn deliver_failed(&self, shared: &Shared, slot: u32, read: u32) {
-        self.deliver(shared, slot, read, Err(Error::new(ErrorKind::Cancelled, "the request was cancelled")));
-    }
-
-    pub(crate) fn disturb(
-        &self,
-        answer: std::io::Result<usize>,
-        file: &WeightFile,
-        offset: u64,
-    ) -> std::io::Result<usize> {
-        let Some(faults) = &self.faults else { return answer };
-        let number = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EIO);
-        faults.answer(answer.map_err(number), file, offset).map_err(std::io::Error::from_raw_os_error)
-    }
 }
 
 /// Reads files into chunks. Every planned read of a submitted request yields exactly one completion; the order is

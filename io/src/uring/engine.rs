@@ -2,12 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::files::{FileSlot, FileTable, Target};
-use super::selftest;
 use super::setup::{self, Registered};
 use crate::reader::Outlet;
 use crate::reader::progress::{Progress, Step};
@@ -15,17 +13,16 @@ use crate::reader::queue::{Next, Shared, Work};
 use crate::reader::report::{IoPath, add};
 use crate::{Error, ErrorKind, Result};
 
-const WAKE: u64 = u64::MAX;
-const TEST: u64 = 1 << 62;
-/// Descriptors the ring keeps open, idle ones for [`IDLE`] at most.
+/// User data of the armed read of the eventfd.
+pub(super) const WAKE: u64 = u64::MAX;
+/// Descriptors the ring keeps open at most, unless its depth is larger.
 const FILES: u32 = 64;
-const IDLE: Duration = Duration::from_secs(1);
 /// Failed reads reported in a row before completions are looked at again.
 const FAILS_AT_ONCE: u32 = 64;
 
 /// A read that the kernel has. It owns the chunk, and through the plan the file, until its completion.
-struct Op {
-    work: Work,
+pub(super) struct Op {
+    pub(super) work: Work,
     progress: Progress,
     file: FileSlot,
     fixed: bool,
@@ -33,7 +30,7 @@ struct Op {
 
 /// Why the ring goes to sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ahead {
+pub(super) enum Ahead {
     /// As many reads are in flight as may be, or there is more to do at once.
     Busy,
     /// Reads wait for a chunk.
@@ -45,19 +42,19 @@ enum Ahead {
 }
 
 pub(super) struct Engine {
-    ring: IoUring,
-    shared: Arc<Shared>,
-    outlet: Outlet,
-    files: FileTable,
-    ops: Vec<Option<Op>>,
-    vacant: Vec<u32>,
-    arrived: Vec<(u64, i32)>,
-    registered: Option<Registered>,
-    tested: bool,
-    waits_can_end: bool,
-    wake_armed: bool,
+    pub(super) ring: IoUring,
+    pub(super) shared: Arc<Shared>,
+    pub(super) outlet: Outlet,
+    pub(super) files: FileTable,
+    pub(super) ops: Vec<Option<Op>>,
+    pub(super) vacant: Vec<u32>,
+    pub(super) arrived: Vec<(u64, i32)>,
+    pub(super) registered: Option<Registered>,
+    pub(super) tested: bool,
+    pub(super) waits_can_end: bool,
+    pub(super) wake_armed: bool,
     /// Where the armed read of the eventfd lands; boxed, so that it stays in place.
-    wake_value: Box<u64>,
+    pub(super) wake_value: Box<u64>,
 }
 
 impl Engine {
@@ -97,7 +94,7 @@ impl Engine {
         })
     }
 
-    fn in_flight(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.ops.len() - self.vacant.len()
     }
 
@@ -132,90 +129,6 @@ impl Engine {
             }
         }
         Ahead::Busy
-    }
-
-    /// Waits until something completes; the only place where this thread sleeps.
-    fn sleep(&mut self, ahead: Ahead) -> io::Result<()> {
-        let in_flight = self.in_flight();
-        // Fails were reported and more may follow: look at what arrived and go on.
-        let want = usize::from(ahead != Ahead::Busy || self.vacant.is_empty());
-        if !self.ring.submission().is_empty() {
-            add(&self.shared.counters.submit_calls, 1);
-        }
-        let since = Instant::now();
-        if in_flight == 0 && ahead == Ahead::Idle && !self.files.is_empty() {
-            self.sleep_at_most(IDLE)?;
-        } else {
-            self.enter(want)?;
-        }
-        let slept = since.elapsed();
-        let counters = &self.shared.counters;
-        if ahead == Ahead::NoChunk {
-            counters.waited_for_chunks(slept);
-            if in_flight == 0 {
-                counters.disk_was_idle(slept);
-            }
-        } else if in_flight > 0 {
-            counters.waited_for_disk(slept);
-        }
-        Ok(())
-    }
-
-    fn enter(&mut self, want: usize) -> io::Result<()> {
-        match self.ring.submit_and_wait(want) {
-            Ok(_) => Ok(()),
-            Err(e) => match e.raw_os_error() {
-                // EBUSY, EAGAIN: the kernel wants completions taken first. They are, right after this.
-                Some(libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
-                _ => Err(e),
-            },
-        }
-    }
-
-    /// Closes files that nobody reads any more, so that deleted models do not keep their space.
-    fn sleep_at_most(&mut self, time: Duration) -> io::Result<()> {
-        if !self.waits_can_end {
-            self.files.clear_idle(&self.ring);
-            return self.enter(1);
-        }
-        let limit = types::Timespec::from(time);
-        let args = types::SubmitArgs::new().timespec(&limit);
-        match self.ring.submitter().submit_with_args(1, &args) {
-            Ok(_) => Ok(()),
-            Err(e) if e.raw_os_error() == Some(libc::ETIME) => {
-                self.files.clear_idle(&self.ring);
-                Ok(())
-            }
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Ok(()),
-            Err(e) => Err(e),
-        }
-    }
-
-    fn arm_wake(&mut self) {
-        if self.wake_armed {
-            return;
-        }
-        let target = (&raw mut *self.wake_value).cast();
-        let fd = types::Fd(self.shared.ring_wake().fd());
-        let entry = opcode::Read::new(fd, target, 8).build().user_data(WAKE);
-        // Set first: whatever happens next, `drop` waits for this read before it frees the value.
-        self.wake_armed = true;
-        self.submit(&entry);
-    }
-
-    fn submit(&mut self, entry: &squeue::Entry) {
-        loop {
-            // SAFETY: the entry names memory and a file that this engine owns until the completion: an `Op`'s chunk,
-            // or the boxed wake value.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                return;
-            }
-            // Full: the kernel takes what is there. It copies the entries, so that this makes room.
-            if let Err(e) = self.ring.submit() {
-                tracing::debug!(error = %e, "the ring is full and busy");
-                std::thread::yield_now();
-            }
-        }
     }
 
     fn start(&mut self, work: Work) {
@@ -354,74 +267,9 @@ impl Engine {
         self.outlet.deliver(&self.shared, slot, read, outcome);
     }
 
-    fn leave_fixed(&mut self, reason: &str) {
+    pub(super) fn leave_fixed(&mut self, reason: &str) {
         if self.registered.take().is_some() {
             self.shared.counters.demoted(IoPath::UringDirect, None, reason);
-        }
-    }
-
-    /// Once, before the first direct read of some length, while the ring is empty.
-    fn test_fixed_reads(&mut self, work: &Work, file: FileSlot, direct: bool) -> io::Result<()> {
-        let planned = &work.plan.reads()[work.read as usize];
-        let possible = direct && self.in_flight() == 0 && planned.len_bytes >= selftest::NEED_BYTES;
-        let Some(registered) = self.registered.filter(|_| possible && !self.tested) else { return Ok(()) };
-        self.tested = true;
-        let buffer = registered.index(work.chunk.region_offset());
-        let first = work.chunk.start().as_ptr();
-        for step in 0..selftest::STEPS {
-            let within = step * selftest::STEP_BYTES;
-            let address = first.wrapping_add(within as usize);
-            let offset = planned.offset + u64::from(within);
-            let target = self.files.target(file);
-            let entry = read_entry(target, Some(buffer), address, selftest::STEP_BYTES, offset);
-            self.submit(&entry.user_data(TEST + u64::from(step)));
-        }
-        let mut answers = [0; selftest::STEPS as usize];
-        let mut missing = answers.len();
-        while missing > 0 {
-            self.enter(1)?;
-            for cqe in self.ring.completion() {
-                match cqe.user_data() {
-                    WAKE => self.wake_armed = false,
-                    name => {
-                        if let Some(answer) =
-                            answers.get_mut(usize::try_from(name - TEST).unwrap_or(usize::MAX))
-                        {
-                            *answer = cqe.result();
-                            missing -= 1;
-                        }
-                    }
-                }
-            }
-        }
-        // SAFETY: the three reads are over, and the chunk is `work`'s alone.
-        let fixed = unsafe { std::slice::from_raw_parts(first, selftest::NEED_BYTES as usize) };
-        let agrees =
-            self.files.descriptor(file).and_then(|f| selftest::agrees(f, planned.offset, fixed, answers));
-        if agrees == Some(false) {
-            self.leave_fixed("reads into registered memory brought other bytes than pread");
-        }
-        Ok(())
-    }
-
-    /// The kernel takes no more calls on the ring: everything queued fails, and nothing in flight is freed.
-    fn give_up(&mut self, error: &io::Error) {
-        tracing::error!(%error, "io_uring_enter failed; the ring's reads fail from here on");
-        let failed = || Error::new(ErrorKind::IoError, format!("io_uring_enter failed: {error}"));
-        for index in 0..self.ops.len() {
-            if let Some(op) = self.ops[index].take() {
-                let (slot, read) = (op.work.slot, op.work.read);
-                std::mem::forget(op);
-                self.outlet.deliver(&self.shared, slot, read, Err(failed()));
-            }
-        }
-        loop {
-            match self.shared.next_for_ring() {
-                Next::Read(work) => self.outlet.deliver(&self.shared, work.slot, work.read, Err(failed())),
-                Next::Fail { slot, read } => self.outlet.deliver_failed(&self.shared, slot, read),
-                Next::NoChunk | Next::Idle => self.shared.ring_wake().wait(),
-                Next::Stop => return,
-            }
         }
     }
 }
@@ -431,7 +279,13 @@ fn op_file(op: &Op) -> Arc<crate::WeightFile> {
     Arc::clone(&op.work.plan.files()[planned.file as usize])
 }
 
-fn read_entry(file: Target, buffer: Option<u16>, address: *mut u8, len: u32, offset: u64) -> squeue::Entry {
+pub(super) fn read_entry(
+    file: Target,
+    buffer: Option<u16>,
+    address: *mut u8,
+    len: u32,
+    offset: u64,
+) -> squeue::Entry {
     match (file, buffer) {
         (Target::Registered(slot), Some(buffer)) => {
             opcode::ReadFixed::new(types::Fixed(slot), address, len, buffer).offset(offset).build()
@@ -444,42 +298,6 @@ fn read_entry(file: Target, buffer: Option<u16>, address: *mut u8, len: u32, off
         }
         (Target::Descriptor(fd), None) => {
             opcode::Read::new(types::Fd(fd), address, len).offset(offset).build()
-        }
-    }
-}
-
-impl Drop for Engine {
-    /// Nothing that the kernel may still write to is freed: not after a panic either.
-    fn drop(&mut self) {
-        while self.wake_armed || self.in_flight() > 0 {
-            if self.wake_armed {
-                self.shared.ring_wake().wake();
-            }
-            if self.enter(1).is_err() {
-                std::mem::forget(std::mem::take(&mut self.ops));
-                std::mem::forget(std::mem::take(&mut self.wake_value));
-                std::mem::forget(Arc::clone(&self.shared));
-                return;
-            }
-            for cqe in self.ring.completion() {
-                match cqe.user_data() {
-                    WAKE => self.wake_armed = false,
-                    name => {
-                        let op = usize::try_from(name)
-                            .ok()
-                            .and_then(|i| self.ops.get_mut(i))
-                            .and_then(Option::take);
-                        if op.is_some() {
-                            self.vacant.push(u32::try_from(name).unwrap_or(0));
-                        }
-                    }
-                }
-            }
-        }
-        // Closing the ring would do this too, but later: who drops a reader may want to unmount, or to pin again.
-        self.files.clear_idle(&self.ring);
-        if self.registered.is_some() {
-            let _ = self.ring.submitter().unregister_buffers();
         }
     }
 }

@@ -3,10 +3,12 @@
 //! One thread owns the ring. It sleeps in one place, `io_uring_enter`, and is woken there by completions and by a
 //! read of the reader's eventfd that it keeps armed in the ring.
 
+mod closing;
 mod engine;
 mod files;
 mod selftest;
 mod setup;
+mod wait;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

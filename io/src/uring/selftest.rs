@@ -2,17 +2,70 @@
 //! buffer that begin in its second page when several are submitted together.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::engine::{Engine, WAKE, read_entry};
+use super::files::FileSlot;
+use crate::reader::queue::Work;
+
 /// Length of each of the reads, which go to consecutive places of one chunk.
-pub(super) const STEP_BYTES: u32 = 4096;
+const STEP_BYTES: u32 = 4096;
 /// Reads submitted together.
-pub(super) const STEPS: u32 = 3;
+const STEPS: u32 = 3;
 /// What a file must have for the check.
-pub(super) const NEED_BYTES: u32 = STEP_BYTES * STEPS;
+const NEED_BYTES: u32 = STEP_BYTES * STEPS;
+
+/// User data of the reads of the check.
+const TEST: u64 = 1 << 62;
+
+impl Engine {
+    /// Once, before the first direct read of some length, while the ring is empty.
+    pub(super) fn test_fixed_reads(&mut self, work: &Work, file: FileSlot, direct: bool) -> io::Result<()> {
+        let planned = &work.plan.reads()[work.read as usize];
+        let possible = direct && self.in_flight() == 0 && planned.len_bytes >= NEED_BYTES;
+        let Some(registered) = self.registered.filter(|_| possible && !self.tested) else { return Ok(()) };
+        self.tested = true;
+        let buffer = registered.index(work.chunk.region_offset());
+        let first = work.chunk.start().as_ptr();
+        for step in 0..STEPS {
+            let within = step * STEP_BYTES;
+            let address = first.wrapping_add(within as usize);
+            let offset = planned.offset + u64::from(within);
+            let target = self.files.target(file);
+            let entry = read_entry(target, Some(buffer), address, STEP_BYTES, offset);
+            self.submit(&entry.user_data(TEST + u64::from(step)));
+        }
+        let mut answers = [0; STEPS as usize];
+        let mut missing = answers.len();
+        while missing > 0 {
+            self.enter(1)?;
+            for cqe in self.ring.completion() {
+                match cqe.user_data() {
+                    WAKE => self.wake_armed = false,
+                    name => {
+                        if let Some(answer) =
+                            answers.get_mut(usize::try_from(name - TEST).unwrap_or(usize::MAX))
+                        {
+                            *answer = cqe.result();
+                            missing -= 1;
+                        }
+                    }
+                }
+            }
+        }
+        // SAFETY: the three reads are over, and the chunk is `work`'s alone.
+        let fixed = unsafe { std::slice::from_raw_parts(first, NEED_BYTES as usize) };
+        let agrees = self.files.descriptor(file).and_then(|f| agrees(f, planned.offset, fixed, answers));
+        if agrees == Some(false) {
+            self.leave_fixed("reads into registered memory brought other bytes than pread");
+        }
+        Ok(())
+    }
+}
 
 /// Compares what fixed reads brought with what pread brings. `None` when that cannot be told here.
-pub(super) fn agrees(file: &File, offset: u64, fixed: &[u8], answers: [i32; STEPS as usize]) -> Option<bool> {
+fn agrees(file: &File, offset: u64, fixed: &[u8], answers: [i32; STEPS as usize]) -> Option<bool> {
     if answers.iter().any(|n| u32::try_from(*n) != Ok(STEP_BYTES)) {
         // A file that cannot be read directly, or ends here, says nothing about registered buffers.
         let about_the_file = |n: &i32| *n >= 0 || [libc::EINVAL, libc::EIO].contains(&-n);

@@ -1,0 +1,52 @@
+//! Where completions leave the reader.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{SendTimeoutError, Sender};
+
+use super::queue::Shared;
+use super::report::add;
+use super::{Chunk, Completion, Faults};
+use crate::file::WeightFile;
+use crate::{Error, ErrorKind, Result};
+
+/// Where the threads put completions.
+#[derive(Clone)]
+pub(crate) struct Outlet {
+    pub(super) sender: Sender<Completion>,
+    pub(super) faults: Option<Arc<dyn Faults>>,
+}
+
+impl Outlet {
+    /// Sends the completion of a read.
+    pub(crate) fn deliver(&self, shared: &Shared, slot: u32, read: u32, outcome: Result<Chunk>) {
+        let Some(mut completion) = shared.finish(slot, read, outcome) else { return };
+        add(&shared.counters.completions, 1);
+        add(&shared.counters.failures, u64::from(completion.outcome.is_err()));
+        // Waits while the receiver is slow, but not after the reader was dropped: then nobody may be receiving.
+        const LOOK_AGAIN: Duration = Duration::from_millis(20);
+        loop {
+            match self.sender.send_timeout(completion, LOOK_AGAIN) {
+                Err(SendTimeoutError::Timeout(unsent)) if !shared.stopping() => completion = unsent,
+                _ => return,
+            }
+        }
+    }
+
+    /// Sends the completion of a read whose request failed before it started.
+    pub(crate) fn deliver_failed(&self, shared: &Shared, slot: u32, read: u32) {
+        self.deliver(shared, slot, read, Err(Error::new(ErrorKind::Cancelled, "the request was cancelled")));
+    }
+
+    pub(crate) fn disturb(
+        &self,
+        answer: std::io::Result<usize>,
+        file: &WeightFile,
+        offset: u64,
+    ) -> std::io::Result<usize> {
+        let Some(faults) = &self.faults else { return answer };
+        let number = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EIO);
+        faults.answer(answer.map_err(number), file, offset).map_err(std::io::Error::from_raw_os_error)
+    }
+}
