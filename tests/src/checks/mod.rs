@@ -1,0 +1,30 @@
+//! The checks, each named after the rule of the contract that it proves.
+
+pub mod copies;
+pub mod devices;
+pub mod events;
+pub mod ledger;
+pub mod offers;
+pub mod pinned;
+pub mod segments;
+pub mod sharing;
+pub mod streams;
+pub mod stress;
+pub mod threads;
+pub mod typed;
+
+/// All checks by name.
+pub mod all {
+    pub use super::copies::*;
+    pub use super::devices::*;
+    pub use super::events::*;
+    pub use super::ledger::*;
+    pub use super::offers::*;
+    pub use super::pinned::*;
+    pub use super::segments::*;
+    pub use super::sharing::*;
+    pub use super::streams::*;
+    pub use super::stress::*;
+    pub use super::threads::*;
+    pub use super::typed::*;
+}

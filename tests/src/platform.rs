@@ -1,0 +1,164 @@
+//! The backends that the suite is stamped on, and what the contract says of each.
+
+use std::sync::OnceLock;
+
+use spoc_backends::{ProbeOutcome, ProbeReport, native, probe};
+use spoc_driver::BackendKind;
+use spoc_driver::backend::Probed;
+use spoc_driver::fake::{self, FakeControl, FakeOptions};
+
+use crate::hold::HoldWay;
+use crate::stepper::Stepper;
+
+/// One cell of the contract's table of what each backend offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// It does.
+    Yes,
+    /// It does not: refused as unsupported.
+    No,
+    /// The device in hand decides; it must keep its word either way.
+    Depends,
+}
+
+/// A backend's column of that table.
+#[derive(Debug, Clone, Copy)]
+pub struct Table {
+    /// Copies on explicit streams return before they have run.
+    pub async_copies: Offer,
+    /// Pinned memory can be allocated (ordinary memory where that serves).
+    pub pinned_alloc: Offer,
+    /// Host memory can be registered.
+    pub host_register: Offer,
+    /// Device memory can be exported as a descriptor.
+    pub export_memory: Offer,
+    /// Host and kernels share the bytes of a buffer.
+    pub host_pointer: Offer,
+}
+
+/// A backend to stamp the suite on.
+#[derive(Clone, Copy)]
+pub struct Platform {
+    /// Which.
+    pub kind: BackendKind,
+    /// What the contract says it offers.
+    pub table: Table,
+    make: fn() -> Result<Bench, String>,
+}
+
+/// What one check gets to work with.
+pub struct Bench {
+    /// The backend.
+    pub backend: Probed,
+    /// How its streams are held.
+    pub hold_way: HoldWay,
+    /// How much memory its devices have, where that is so little that a check may use it up.
+    pub memory_bytes: Option<u64>,
+    /// Knows what was done wrong, where the backend watches.
+    pub watcher: Option<FakeControl>,
+}
+
+impl Platform {
+    /// The CPU, asynchronous on explicit streams.
+    #[must_use]
+    pub fn native() -> Self {
+        let table = Table {
+            async_copies: Offer::Yes,
+            pinned_alloc: Offer::Yes,
+            host_register: Offer::Yes,
+            export_memory: Offer::Yes,
+            host_pointer: Offer::Yes,
+        };
+        Self { kind: BackendKind::Native, table, make: make_native }
+    }
+
+    /// The deferred backend of tests, with two devices: whatever is not held runs a little later.
+    #[must_use]
+    pub fn fake() -> Self {
+        let table = Table {
+            async_copies: Offer::Yes,
+            pinned_alloc: Offer::Yes,
+            host_register: Offer::Yes,
+            export_memory: Offer::No,
+            host_pointer: Offer::No,
+        };
+        Self { kind: BackendKind::Fake, table, make: make_fake }
+    }
+
+    /// OpenCL, every device of it.
+    #[must_use]
+    pub fn opencl() -> Self {
+        let table = Table {
+            async_copies: Offer::Yes,
+            pinned_alloc: Offer::Yes,
+            host_register: Offer::No,
+            export_memory: Offer::No,
+            host_pointer: Offer::Depends,
+        };
+        Self { kind: BackendKind::OpenCl, table, make: || found(BackendKind::OpenCl) }
+    }
+
+    /// Vulkan, every device of it.
+    #[must_use]
+    pub fn vulkan() -> Self {
+        let table = Table {
+            async_copies: Offer::Yes,
+            pinned_alloc: Offer::Yes,
+            host_register: Offer::Depends,
+            export_memory: Offer::Depends,
+            host_pointer: Offer::No,
+        };
+        Self { kind: BackendKind::Vulkan, table, make: || found(BackendKind::Vulkan) }
+    }
+
+    /// A fresh bench, or why there is none here.
+    ///
+    /// # Errors
+    /// Why the backend is not there.
+    pub fn bench(&self) -> Result<Bench, String> {
+        (self.make)()
+    }
+
+    /// Whether `SPOC_REQUIRE` (names of backends with commas between) says that it has to be there.
+    #[must_use]
+    pub fn is_required(&self) -> bool {
+        let required = std::env::var("SPOC_REQUIRE").unwrap_or_default();
+        required.split(',').any(|name| name.trim() == self.kind.as_str())
+    }
+}
+
+/// So little that a check can use it up.
+const NATIVE_BYTES: u64 = 192 << 20;
+const FAKE_BYTES: u64 = 64 << 20;
+
+// The shape is that of the other makers, which can fail.
+#[allow(clippy::unnecessary_wraps)]
+fn make_native() -> Result<Bench, String> {
+    let backend = native::backend(native::Options { memory_bytes: Some(NATIVE_BYTES) });
+    Ok(Bench { backend, hold_way: HoldWay::Gate, memory_bytes: Some(NATIVE_BYTES), watcher: None })
+}
+
+#[allow(clippy::unnecessary_wraps)]
+fn make_fake() -> Result<Bench, String> {
+    let options = FakeOptions { devices: 2, memory_bytes: FAKE_BYTES, ..FakeOptions::default() };
+    let (backend, control) = fake::backend_with(options);
+    let hold_way = HoldWay::Steps(Stepper::start(control.clone()));
+    Ok(Bench { backend, hold_way, memory_bytes: Some(FAKE_BYTES), watcher: Some(control) })
+}
+
+fn found(kind: BackendKind) -> Result<Bench, String> {
+    // Probing loads the APIs' libraries: once is enough for all checks, which then share the backend as
+    // the parts of a program do.
+    static REPORTS: OnceLock<Vec<ProbeReport>> = OnceLock::new();
+    let reports = REPORTS.get_or_init(probe);
+    match reports.iter().find(|report| report.kind == kind).map(|report| &report.outcome) {
+        Some(ProbeOutcome::Found(backend)) => Ok(Bench {
+            backend: Probed::clone(backend),
+            hold_way: HoldWay::Load,
+            memory_bytes: None,
+            watcher: None,
+        }),
+        Some(ProbeOutcome::Missing { reason }) => Err(reason.clone()),
+        None => Err("probing does not report it".to_owned()),
+    }
+}

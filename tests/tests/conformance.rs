@@ -1,0 +1,8 @@
+//! The transfer contract on every backend.
+
+use spoc_tests::{Platform, conformance};
+
+conformance!(native, Platform::native());
+conformance!(fake, Platform::fake());
+conformance!(opencl, Platform::opencl());
+conformance!(vulkan, Platform::vulkan());
