@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use spoc_cache::{Catalogue, GroupRules};
 use spoc_io::{Model, OpenOptions, Tensor, WeightFile, open_model};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -42,6 +43,10 @@ struct Row<'a> {
 /// What opening and reading the model says.
 pub fn run(args: &InspectArgs, out: Out) -> Result<u8> {
     let model = open_model(&args.model, &OpenOptions::default())?;
+    if args.groups {
+        out.answer(&groups(&model)?, render_groups);
+        return Ok(0);
+    }
     let rows =
         model.tensors().iter().map(|tensor| row(&model, tensor, args.digest)).collect::<Result<Vec<_>>>()?;
     for file in model.files() {
@@ -56,6 +61,47 @@ pub fn run(args: &InspectArgs, out: Out) -> Result<u8> {
     };
     out.answer(&listing, render);
     Ok(0)
+}
+
+#[derive(Debug, Serialize)]
+struct Groups {
+    /// What a slot must hold to take any of them.
+    widest_slot_bytes: u64,
+    groups: Vec<GroupRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct GroupRow {
+    name: String,
+    layer: Option<u32>,
+    tensors: usize,
+    bytes: u64,
+    slot_bytes: u64,
+}
+
+fn groups(model: &Model) -> Result<Groups> {
+    let catalogue = Catalogue::from_model(model, &GroupRules::default())?;
+    let rows = (0..).zip(catalogue.groups()).map(|(number, group)| GroupRow {
+        name: group.name.clone(),
+        layer: group.layer,
+        tensors: catalogue.tensors(number).len(),
+        bytes: group.tensor_bytes,
+        slot_bytes: group.slot_bytes,
+    });
+    Ok(Groups { widest_slot_bytes: catalogue.widest_slot_bytes(), groups: rows.collect() })
+}
+
+fn render_groups(groups: &Groups) -> String {
+    let mut text = String::new();
+    for group in &groups.groups {
+        let name = crate::failure::one_line(&group.name);
+        // Writing to a string does not fail.
+        let _ =
+            writeln!(text, "{name:40} {:5} tensors  {:>12}", group.tensors, units::bytes(group.slot_bytes));
+    }
+    let _ =
+        write!(text, "{} groups, the widest {}", groups.groups.len(), units::bytes(groups.widest_slot_bytes));
+    text
 }
 
 fn shown(file: &WeightFile) -> String {
