@@ -93,13 +93,14 @@ impl Mapping {
         let part_bytes = share.next_multiple_of(page_bytes());
         let part_at = |offset| self.populate_part(offset, part_bytes.min(self.mapped_bytes - offset));
         let outcome = thread::scope(|scope| {
-            // The first part is this thread's own.
-            let workers: Vec<_> = (part_bytes..self.mapped_bytes)
-                .step_by(part_bytes)
-                .map(|offset| scope.spawn(move || part_at(offset)))
-                .collect();
+            // The first part is this thread's own, and so are those for which no thread can be had.
+            let spawn = |offset| {
+                thread::Builder::new().spawn_scoped(scope, move || part_at(offset)).map_err(|_| offset)
+            };
+            let workers: Vec<_> = (part_bytes..self.mapped_bytes).step_by(part_bytes).map(spawn).collect();
+            let panicked = |_| Err(std::io::Error::other("a populating thread panicked"));
             workers.into_iter().fold(part_at(0), |outcome, worker| {
-                outcome.and(worker.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread panicked"))))
+                outcome.and(worker.map_or_else(part_at, |worker| worker.join().unwrap_or_else(panicked)))
             })
         });
         outcome.map_err(|error| {
