@@ -14,6 +14,7 @@ pub mod checks;
 mod gate;
 mod helpers;
 mod hold;
+pub mod model;
 mod platform;
 mod run;
 mod stamp;

@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 
 use spoc_backends::{ProbeOutcome, ProbeReport, native, probe};
-use spoc_driver::BackendKind;
 use spoc_driver::backend::Probed;
 use spoc_driver::fake::{self, FakeControl, FakeOptions};
+use spoc_driver::{BackendKind, DeviceSelector, Driver, Error};
 
 use crate::hold::HoldWay;
 use crate::stepper::Stepper;
@@ -119,6 +119,31 @@ impl Platform {
         (self.make)()
     }
 
+    /// A bench on which nothing runs by itself, where the backend has one; else an ordinary one.
+    ///
+    /// # Errors
+    /// As [`Platform::bench`].
+    pub fn deferred_bench(&self) -> Result<Bench, String> {
+        match self.kind {
+            BackendKind::Fake => Ok(fake_bench().0),
+            _ => self.bench(),
+        }
+    }
+
+    /// What offsets and lengths must be multiples of on every device of the bench.
+    ///
+    /// # Errors
+    /// If a device cannot be opened.
+    pub fn granule(&self, bench: &Bench) -> Result<usize, Error> {
+        let driver = Driver::new(vec![Probed::clone(&bench.backend)]);
+        let mut most = 1;
+        for info in bench.backend.devices() {
+            let device = driver.open(&DeviceSelector::index(self.kind, info.index))?;
+            most = most.max(usize::try_from(device.limits().copy_granule_bytes).unwrap_or(1));
+        }
+        Ok(most)
+    }
+
     /// Whether `SPOC_REQUIRE` (names of backends with commas between) says that it has to be there.
     #[must_use]
     pub fn is_required(&self) -> bool {
@@ -140,10 +165,15 @@ fn make_native() -> Result<Bench, String> {
 
 #[allow(clippy::unnecessary_wraps)]
 fn make_fake() -> Result<Bench, String> {
+    let (bench, control) = fake_bench();
+    Ok(Bench { hold_way: HoldWay::Steps(Stepper::start(control)), ..bench })
+}
+
+fn fake_bench() -> (Bench, FakeControl) {
     let options = FakeOptions { devices: 2, memory_bytes: FAKE_BYTES, ..FakeOptions::default() };
     let (backend, control) = fake::backend_with(options);
-    let hold_way = HoldWay::Steps(Stepper::start(control.clone()));
-    Ok(Bench { backend, hold_way, memory_bytes: Some(FAKE_BYTES), watcher: Some(control) })
+    let watcher = Some(control.clone());
+    (Bench { backend, hold_way: HoldWay::Load, memory_bytes: Some(FAKE_BYTES), watcher }, control)
 }
 
 fn found(kind: BackendKind) -> Result<Bench, String> {

@@ -1,10 +1,6 @@
 //! The kernel's version, io_uring, seccomp and the limits of this process.
 
-use std::sync::Arc;
-
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-
-use spoc_io::{AnonymousRegion, IoMode, IoPath, Reader, ReaderOptions};
 
 use super::{Finding, System};
 use crate::units;
@@ -81,15 +77,8 @@ fn io_uring(system: &System, tried: Option<Result<(), String>>) -> Finding {
     }
 }
 
-/// The reader's own set-up, because what it needs is more than a ring.
 fn try_io_uring() -> Result<(), String> {
-    let options = ReaderOptions { mode: IoMode::Buffered, threads: 1, ..ReaderOptions::default() };
-    let region = AnonymousRegion::new(options.chunk_bytes as usize).map_err(|error| error.to_string())?;
-    let report = Reader::start(Arc::new(region), options).map_err(|error| error.to_string())?.report();
-    match report.path {
-        IoPath::UringDirect | IoPath::UringBuffered => Ok(()),
-        IoPath::PreadDirect | IoPath::PreadBuffered => Err(report.reason),
-    }
+    Err("not wired".into())
 }
 
 fn seccomp(system: &System) -> Finding {
