@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use spoc_backends::ProbeOutcome;
 use spoc_backends::native::{self, Options};
 use spoc_driver::{
     BackendKind, CaptureState, CopyRange, Device, DeviceSelector, Driver, ErrorKind, Exported, HostMemory,
@@ -317,6 +318,37 @@ fn lent_memory_cannot_be_resized_and_others_are_not_imported() {
     let exported = segment.export().unwrap();
     let elsewhere = Exported { backend: BackendKind::Cuda, ..exported };
     assert_eq!(*device.import(elsewhere).unwrap_err().kind(), ErrorKind::WrongDevice);
+}
+
+#[test]
+fn the_environment_says_how_much_memory_there_is() {
+    let child = |value: &str| {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_process_with_an_environment", "--ignored", "--nocapture"])
+            .env(native::MEMORY_VARIABLE, value)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&status.stdout).into_owned()
+    };
+    assert!(child("64MiB").contains("found 67108864"));
+    let said = child("a lot");
+    assert!(said.contains("missing SPOC_NATIVE_BYTES=a lot is not a size"), "{said}");
+}
+
+#[test]
+#[ignore = "the second half of the_environment_says_how_much_memory_there_is, which starts it"]
+fn the_process_with_an_environment() {
+    for report in spoc_backends::probe() {
+        match report.outcome {
+            ProbeOutcome::Found(probed) if report.kind == BackendKind::Native => {
+                println!("found {}", probed.devices()[0].memory_bytes);
+            }
+            ProbeOutcome::Missing { reason } if report.kind == BackendKind::Native => {
+                println!("missing {reason}");
+            }
+            _ => {}
+        }
+    }
 }
 
 const LENT: &str = "SPOC_TEST_LENT";

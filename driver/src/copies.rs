@@ -54,6 +54,7 @@ impl Stream {
             Ok(checked) => checked,
             Err(error) => return Err(Returned::new(src, error)),
         };
+        self.keep_short();
         let held = Held::new(src);
         let _turn = lock(&self.core().submission);
         match self.core().in_flight.check().and_then(|()| self.enqueue_to_device(base, ranges)) {
@@ -139,6 +140,7 @@ impl Stream {
             Ok(prepared) => prepared,
             Err(error) => return Err(Returned::new(dst, error)),
         };
+        self.keep_short();
         let held = Held::new(dst);
         let turn = lock(&self.core().submission);
         let enqueued = self.core().in_flight.check().and_then(|()| {
@@ -208,6 +210,7 @@ impl Stream {
         if src.is(dst) && src_offset.abs_diff(dst_offset) < len_bytes {
             return Err(Error::new(ErrorKind::Overlap, DOING).with("bytes", len_bytes));
         }
+        self.keep_short();
         let _turn = lock(&self.core().submission);
         self.submit(Payload::new(()), [src, dst].into_iter(), |core, stream| {
             let (from, to) = ((src.buffer(), src_offset), (dst.buffer(), dst_offset));

@@ -139,6 +139,8 @@ impl DeviceShared {
 impl Drop for DeviceShared {
     /// The last device or stream is gone: waits for what is pending, so that nothing outlives its memory.
     fn drop(&mut self) {
+        // The default stream outlives this, and an event in it would keep the core alive in a circle.
+        self.ledger.clear_checkpoints();
         if self.ledger.len() == 0 {
             return;
         }

@@ -14,6 +14,9 @@ use crate::ledger::{Payload, StreamCore};
 use crate::segment::Segment;
 use crate::util::lock;
 
+/// Entries a stream may have before the driver looks for itself how far it has come.
+const ENTRIES_UNWATCHED: usize = 1024;
+
 /// An ordered queue of device work, used by one thread at a time. Bare verbs enqueue and return.
 ///
 /// Dropping a stream cancels nothing: its pending work belongs to the device's ledger. A failure of
@@ -77,6 +80,7 @@ impl Stream {
     /// `WrongDevice`; the stream's sticky failure; what the backend answers.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.device_core().check_same(event.core(), "recording an event")?;
+        self.keep_short();
         let _turn = lock(&self.core.submission);
         self.record_locked(event)
     }
@@ -98,6 +102,7 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<()> {
         const DOING: &str = "waiting for an event on a stream";
         self.device_core().check_same(event.core(), DOING)?;
+        self.keep_short();
         let _turn = lock(&self.core.submission);
         event.while_recorded(DOING, |handle| {
             self.submit(Payload::new(event.clone()), [].iter(), |core, stream| {
@@ -143,6 +148,7 @@ impl Stream {
         core.require("fill", &core.capabilities.fill)?;
         core.check_same(dst.core(), DOING)?;
         dst.check(offset_bytes, len_bytes, DOING)?;
+        self.keep_short();
         let _turn = lock(&self.core.submission);
         self.submit(Payload::new(()), [dst].into_iter(), |core, stream| {
             // SAFETY: the ledger keeps the segment until the stream has passed; the range was checked.
@@ -159,6 +165,7 @@ impl Stream {
         let core = self.device_core();
         core.require("write_value", &core.capabilities.write_value)?;
         self.check_word(dst, offset_bytes, "writing a word")?;
+        self.keep_short();
         let _turn = lock(&self.core.submission);
         self.submit(Payload::new(()), [dst].into_iter(), |core, stream| {
             // SAFETY: as in `fill`.
@@ -175,6 +182,7 @@ impl Stream {
         let core = self.device_core();
         core.require("wait_value", &core.capabilities.wait_value)?;
         self.check_word(src, offset_bytes, "waiting for a word")?;
+        self.keep_short();
         let _turn = lock(&self.core.submission);
         self.submit(Payload::new(()), [src].into_iter(), |core, stream| {
             // SAFETY: as in `fill`.
@@ -200,6 +208,36 @@ impl Stream {
         self.core.in_flight.check()?;
         enqueue(self.device_core(), &self.core.handle)?;
         Ok(self.enter(payload, false, segments, None))
+    }
+
+    /// Lets go of old entries where nobody else does: a stream that is never waited for or queried must not
+    /// keep everything it ever copied. Called before submissions, with no lock held, for sources may drop.
+    pub(crate) fn keep_short(&self) {
+        if self.core.in_flight.len() < ENTRIES_UNWATCHED {
+            return;
+        }
+        let checkpoint = lock(&self.core.checkpoint).take();
+        if let Some(event) = checkpoint {
+            match event.query() {
+                Ok(false) => *lock(&self.core.checkpoint) = Some(event),
+                // Reached, and what came before it is retired. A failure is the stream's to report.
+                Ok(true) | Err(_) => self.device.ledger().give_event(event),
+            }
+            return;
+        }
+        // A capture may not be queried; whoever captures waits for the graph instead.
+        if matches!(self.is_capturing(), Ok(CaptureState::Active | CaptureState::Spoiled)) {
+            return;
+        }
+        let event = self.device.ledger().take_event().map_or_else(|| self.device.create_event(), Ok);
+        let recorded = event.and_then(|event| {
+            let _turn = lock(&self.core.submission);
+            self.record_locked(&event).map(|()| event)
+        });
+        match recorded {
+            Ok(event) => *lock(&self.core.checkpoint) = Some(event),
+            Err(error) => tracing::debug!(stream = self.core.id, %error, "no checkpoint could be recorded"),
+        }
     }
 
     pub(crate) fn enter<'s>(

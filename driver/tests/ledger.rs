@@ -297,6 +297,29 @@ fn a_refused_copy_gives_its_source_back_unused() {
 }
 
 #[test]
+fn a_stream_that_nobody_watches_does_not_keep_everything() {
+    let (device, control) = deferred();
+    let segment = device.allocate(4).unwrap();
+    for stream in [stream(&device), device.default_stream()] {
+        let name = control.stream(&stream);
+        let drops = Arc::new(AtomicUsize::new(0));
+        for round in 1..=20_000 {
+            let source = Counted { bytes: vec![7; 4], drops: Arc::clone(&drops) };
+            stream.copy_to_device(source, &[whole(&segment, 4)]).unwrap();
+            // The device keeps up but for the last few; nobody waits, queries or collects.
+            while control.pending_on(name) > 10 {
+                control.step(name);
+            }
+            let kept = round - drops.load(Ordering::SeqCst);
+            assert!(kept < 2200, "{kept} kept after {round}");
+        }
+        control.run(name);
+    }
+    drop((segment, device));
+    assert_clean(&control);
+}
+
+#[test]
 fn reserved_streams_take_as_much_as_they_were_told() {
     let (device, control) = deferred();
     let stream = device.create_stream(StreamOptions::default()).unwrap();

@@ -73,14 +73,25 @@ pub enum Command {
 /// How files are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Io {
-    /// The fastest that works: io_uring direct, io_uring buffered, pread
+    /// The fastest that works, by what the page cache holds and what the kernel allows
     Auto,
-    /// io_uring past the page cache, or fail
+    /// Past the page cache, wherever the file system allows it
     Direct,
-    /// io_uring through the page cache, or fail
+    /// Through the page cache
     Buffered,
-    /// A pool of threads calling pread
+    /// Without io_uring: a pool of threads calling pread
     Pread,
+}
+
+impl From<Io> for spoc_io::IoMode {
+    fn from(io: Io) -> spoc_io::IoMode {
+        match io {
+            Io::Auto => spoc_io::IoMode::Auto,
+            Io::Direct => spoc_io::IoMode::Direct,
+            Io::Buffered => spoc_io::IoMode::Buffered,
+            Io::Pread => spoc_io::IoMode::Pread,
+        }
+    }
 }
 
 /// How cached layers are chosen for eviction.
@@ -117,7 +128,7 @@ pub struct DemoArgs {
     #[arg(long, env = "SPOC_DEMO_ROUNDS", default_value_t = 4, value_name = "N")]
     pub rounds: u32,
     /// How many slots the layers share [default: three quarters of the layers]
-    #[arg(long, env = "SPOC_DEMO_SLOTS", value_name = "N")]
+    #[arg(long, env = "SPOC_DEMO_SLOTS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
     /// Which layer leaves when a slot is needed
     #[arg(long, env = "SPOC_DEMO_POLICY", value_enum, default_value_t = Policy::Cycle)]
@@ -217,7 +228,7 @@ pub struct BenchReadArgs {
     #[arg(long, env = "SPOC_CHUNK_BYTES", value_parser = parse_size, value_name = "SIZE")]
     pub chunk_bytes: Option<u64>,
     /// Reads in flight [default: the reader's own]
-    #[arg(long, env = "SPOC_DEPTH", value_name = "N")]
+    #[arg(long, env = "SPOC_DEPTH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub depth: Option<u32>,
     /// Size of the staging ring
     #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, value_name = "SIZE")]

@@ -1,7 +1,7 @@
 //! What went wrong, in the form users and programs see it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub struct Failure {
     /// One line: file, place, expectation.
     pub message: String,
     /// The offending file, where there is one.
-    pub file: Option<PathBuf>,
+    pub file: Option<String>,
     /// The process's exit code.
     #[serde(skip)]
     pub exit: u8,
@@ -38,7 +38,7 @@ impl Failure {
 
     /// The same failure, about `file`.
     pub fn at(self, file: &Path) -> Failure {
-        Failure { file: Some(file.to_path_buf()), ..self }
+        Failure { file: Some(file.to_string_lossy().into_owned()), ..self }
     }
 
     /// The same failure with another exit code.
@@ -63,6 +63,41 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+impl From<spoc_io::Error> for Failure {
+    fn from(error: spoc_io::Error) -> Failure {
+        let failure = Failure::new(error.kind().as_str(), &error);
+        match error.file() {
+            Some(file) => failure.at(file),
+            None => failure,
+        }
+    }
+}
+
+impl From<spoc_driver::Error> for Failure {
+    fn from(error: spoc_driver::Error) -> Failure {
+        use spoc_driver::ErrorKind;
+        let kind = match error.kind() {
+            // In the words of the user, who chose the device and not an allocation.
+            ErrorKind::OutOfDeviceMemory { .. } => "device_too_small",
+            ErrorKind::OutOfHostMemory { .. } => "staging_too_small",
+            ErrorKind::NoSuchDevice => "no_device",
+            kind => kind.as_str(),
+        };
+        Failure::new(kind, error)
+    }
+}
+
+impl From<spoc_cache::Error> for Failure {
+    fn from(error: spoc_cache::Error) -> Failure {
+        use spoc_cache::ErrorKind;
+        match error.kind() {
+            ErrorKind::Read(error) => (**error).clone().into(),
+            ErrorKind::Device(error) => (**error).clone().into(),
+            kind => Failure::new(kind.as_str(), &error),
+        }
+    }
+}
 
 /// Names in weight files and file names may hold anything, line breaks and terminal controls included.
 pub fn one_line(text: &str) -> String {

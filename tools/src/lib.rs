@@ -3,10 +3,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cli;
 pub mod demo;
+pub mod devices;
 pub mod doctor;
 pub mod failure;
+pub mod inspect;
+pub mod load;
 pub mod out;
 pub mod process;
+pub mod progress;
+pub mod publish;
 pub mod units;

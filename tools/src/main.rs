@@ -4,11 +4,11 @@
 
 use std::process::ExitCode;
 
-use spoc_tools::cli::{Cli, Command, parse};
+use spoc_tools::cli::{BenchCommand, Cli, Command, parse};
 use spoc_tools::doctor::{System, examine, render};
-use spoc_tools::failure::{Failure, Result};
+use spoc_tools::failure::Result;
 use spoc_tools::out::Out;
-use spoc_tools::process;
+use spoc_tools::{bench, demo, devices, inspect, load, process};
 
 fn main() -> ExitCode {
     let cli: Cli = match parse() {
@@ -22,11 +22,17 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, out: Out) -> Result<u8> {
     match command {
+        Command::Demo(args) => demo::run(args, out),
+        Command::Load(args) => load::run(args, out),
+        Command::Inspect(args) => inspect::run(args, out),
+        Command::Devices => devices::run(out),
+        Command::Bench(BenchCommand::Read(args)) => bench::read::run(args, out),
+        Command::Bench(BenchCommand::Link(args)) => bench::link::run(args, out),
         Command::Doctor(args) => {
             let report = examine(&System::here(), &args.path);
             out.answer(&report, render);
+            // Something is broken, although the command did its work.
             Ok(u8::from(report.fail > 0))
         }
-        _ => Err(Failure::new("unsupported", "this command is not there yet")),
     }
 }

@@ -107,9 +107,12 @@ impl Interrupt {
         self.state.doomed.lock().unwrap_or_else(PoisonError::into_inner).retain(|doomed| doomed != path);
     }
 
-    /// Whether a signal came. Loops that write files ask, so that they do not race with the removal.
-    pub fn stopping(&self) -> bool {
-        self.state.stopping.load(Ordering::Relaxed)
+    /// Once a signal came, never returns: whoever writes files asks, so as not to race with their removal. The signal
+    /// ends the process in a moment.
+    pub fn pause_if_stopping(&self) {
+        while self.state.stopping.load(Ordering::Relaxed) {
+            std::thread::park();
+        }
     }
 
     fn wait(&self, signals: &SigSet) {

@@ -99,20 +99,16 @@ impl Memory {
         let threads = thread::available_parallelism().map_or(1, NonZero::get).min(POPULATE_THREADS_MAX);
         let share = self.mapped_bytes.div_ceil(threads).max(POPULATE_PART_BYTES);
         let part_bytes = share.next_multiple_of(page_bytes());
-        let parts: Vec<(usize, usize)> = (0..self.mapped_bytes)
-            .step_by(part_bytes)
-            .map(|offset| (offset, part_bytes.min(self.mapped_bytes - offset)))
-            .collect();
-        if let [(offset, len_bytes)] = parts[..] {
-            return self.populate_part(offset, len_bytes);
-        }
+        let part_at = |offset| self.populate_part(offset, part_bytes.min(self.mapped_bytes - offset));
         thread::scope(|scope| {
-            let workers: Vec<_> = parts
-                .iter()
-                .map(|&(offset, len_bytes)| scope.spawn(move || self.populate_part(offset, len_bytes)))
-                .collect();
-            workers.into_iter().try_for_each(|worker| {
-                worker.join().unwrap_or_else(|_| Err(std::io::Error::other("a populating thread panicked")))
+            // The first part is this thread's own, and so are those for which no thread can be had.
+            let spawn = |offset| {
+                thread::Builder::new().spawn_scoped(scope, move || part_at(offset)).map_err(|_| offset)
+            };
+            let workers: Vec<_> = (part_bytes..self.mapped_bytes).step_by(part_bytes).map(spawn).collect();
+            let panicked = |_| Err(std::io::Error::other("a populating thread panicked"));
+            workers.into_iter().fold(part_at(0), |outcome, worker| {
+                outcome.and(worker.map_or_else(part_at, |worker| worker.join().unwrap_or_else(panicked)))
             })
         })
     }

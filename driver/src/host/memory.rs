@@ -1,11 +1,18 @@
 //! Page-aligned anonymous memory, present before it is used.
 
+use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::thread;
 
 use super::{HostSink, HostSource};
 use crate::error::{Error, ErrorKind, Result};
+
+/// Populating is cut among threads in parts of at least this many bytes.
+const POPULATE_PART_BYTES: usize = 16 << 20;
+/// More threads than this gain nothing: clearing pages is bound by memory.
+const POPULATE_THREADS_MAX: usize = 8;
 
 /// How host memory is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,10 +67,10 @@ impl Mapping {
     fn prepare(&self, options: HostMemoryOptions) -> Result<()> {
         if options.huge_pages {
             // A wish only: kernels without huge pages answer EINVAL.
-            let _ = self.advise(libc::MADV_HUGEPAGE);
+            let _ = self.advise(0, self.mapped_bytes, libc::MADV_HUGEPAGE);
         }
-        if options.populate && self.advise(libc::MADV_POPULATE_WRITE).is_err() {
-            self.touch();
+        if options.populate {
+            self.populate()?;
         }
         if options.lock {
             // SAFETY: the range is the mapping just made, owned by `self`.
@@ -78,21 +85,57 @@ impl Mapping {
         Ok(())
     }
 
-    fn advise(&self, advice: libc::c_int) -> std::io::Result<()> {
-        // SAFETY: the range is this mapping; none of the advices used discards data.
-        match unsafe { libc::madvise(self.ptr.as_ptr().cast(), self.mapped_bytes, advice) } {
+    /// Faults every page in, by several threads: the first touch of memory is far slower than any later
+    /// one, and one thread does not reach what the machine can.
+    fn populate(&self) -> Result<()> {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(POPULATE_THREADS_MAX);
+        let share = self.mapped_bytes.div_ceil(threads).max(POPULATE_PART_BYTES);
+        let part_bytes = share.next_multiple_of(page_bytes());
+        let part_at = |offset| self.populate_part(offset, part_bytes.min(self.mapped_bytes - offset));
+        let outcome = thread::scope(|scope| {
+            // The first part is this thread's own, and so are those for which no thread can be had.
+            let spawn = |offset| {
+                thread::Builder::new().spawn_scoped(scope, move || part_at(offset)).map_err(|_| offset)
+            };
+            let workers: Vec<_> = (part_bytes..self.mapped_bytes).step_by(part_bytes).map(spawn).collect();
+            let panicked = |_| Err(std::io::Error::other("a populating thread panicked"));
+            workers.into_iter().fold(part_at(0), |outcome, worker| {
+                outcome.and(worker.map_or_else(part_at, |worker| worker.join().unwrap_or_else(panicked)))
+            })
+        });
+        outcome.map_err(|error| {
+            let kind = ErrorKind::OutOfHostMemory { need_bytes: self.mapped_bytes as u64 };
+            Error::new(kind, "faulting host memory in").because(error)
+        })
+    }
+
+    fn populate_part(&self, offset: usize, len_bytes: usize) -> std::io::Result<()> {
+        match self.advise(offset, len_bytes, libc::MADV_POPULATE_WRITE) {
+            // Before Linux 5.14 it does not exist.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                self.touch(offset, len_bytes);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn advise(&self, offset: usize, len_bytes: usize, advice: libc::c_int) -> std::io::Result<()> {
+        let start = self.ptr.as_ptr().wrapping_add(offset);
+        // SAFETY: the range is a part of this mapping; none of the advices used discards data.
+        match unsafe { libc::madvise(start.cast(), len_bytes, advice) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     }
 
-    /// Faults pages in one by one, where the kernel is too old to be asked (before 5.14).
-    fn touch(&self) {
-        for offset in (0..self.mapped_bytes).step_by(page_bytes()) {
-            // SAFETY: the offset lies inside the mapping.
-            let byte = unsafe { self.ptr.as_ptr().add(offset) };
-            // SAFETY: the byte is ours alone: the mapping has not been given out yet. Volatile, because
-            // writing the zero that is already there must not be optimised away.
+    /// Faults pages in one by one, where the kernel cannot be asked to.
+    fn touch(&self, offset: usize, len_bytes: usize) {
+        for page in (offset..offset + len_bytes).step_by(page_bytes()) {
+            let byte = self.ptr.as_ptr().wrapping_add(page);
+            // SAFETY: the byte lies inside the mapping and is this thread's alone: the mapping has not been
+            // given out yet, and parts do not overlap. Volatile, because writing the zero that is already
+            // there must not be optimised away.
             unsafe { ptr::write_volatile(byte, 0) };
         }
     }
@@ -258,6 +301,6 @@ mod tests {
     fn touching_is_as_good_as_asking() {
         let options = HostMemoryOptions { populate: false, ..Default::default() };
         let mapping = Mapping::create(3 * page_bytes() + 1, options).unwrap();
-        mapping.touch();
+        mapping.touch(0, mapping.mapped_bytes);
     }
 }

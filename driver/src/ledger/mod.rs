@@ -25,6 +25,8 @@ pub(crate) struct StreamCore {
     /// Held from the backend's call until the work has its entry, so that the order of the entries is the
     /// order of the stream. Uncontended but on the default stream, whose handles share one core.
     pub(crate) submission: Mutex<()>,
+    /// Recorded by the driver itself when nobody waits for the stream; see `Stream::keep_short`.
+    pub(crate) checkpoint: Mutex<Option<Event>>,
     is_orphan: AtomicBool,
 }
 
@@ -36,6 +38,7 @@ impl StreamCore {
             options,
             in_flight: Arc::new(InFlight::new()),
             submission: Mutex::new(()),
+            checkpoint: Mutex::new(None),
             is_orphan: AtomicBool::new(false),
         }
     }
@@ -144,6 +147,13 @@ impl Ledger {
             .cloned()
             .collect();
         users.iter().try_for_each(|stream| stream.synchronize(core))
+    }
+
+    /// Drops the events that the streams recorded for themselves.
+    pub(crate) fn clear_checkpoints(&self) {
+        let checkpoints: Vec<_> =
+            lock(&self.streams).iter().map(|stream| lock(&stream.checkpoint).take()).collect();
+        drop(checkpoints);
     }
 
     /// Retires everything: the device is idle, or lost.

@@ -103,6 +103,9 @@ impl WeightFile {
             let message = format!("expected a regular file, found {kind}");
             return Err(Error::new(ErrorKind::NotARegularFile, message).in_file(path));
         }
+        // It was for the opening alone. io_uring takes it as "never wait" on file systems without asynchronous reads.
+        nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))
+            .map_err(|e| Error::from_os(e.into(), "setting the descriptor's flags").in_file(path))?;
         let direct_align = direct_align_of(&file);
         #[allow(clippy::unnecessary_cast, reason = "the type of f_type differs between architectures")]
         let file_system = file_system as i64;

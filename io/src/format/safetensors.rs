@@ -208,13 +208,14 @@ fn check(mut entries: Vec<Entry>, data_start: u64, size: u64, file: u32) -> Resu
     entries.sort_by_key(|e| (e.begin, e.end));
     let data_len = size - data_start;
     let mut covered = 0u64;
-    let mut last = String::new();
+    let mut last = "";
     for Entry { name, begin, end, .. } in &entries {
         let place = data_start + begin;
         if *begin < covered {
             let message = format!(
-                "tensor {} begins at {begin} of the data, but {last} ends at {covered}",
-                quoted(name)
+                "tensor {} begins at {begin} of the data, but {} ends at {covered}",
+                quoted(name),
+                quoted(last)
             );
             return Err(Error::new(ErrorKind::Overlap, message).at(place));
         }
@@ -228,11 +229,12 @@ fn check(mut entries: Vec<Entry>, data_start: u64, size: u64, file: u32) -> Resu
             return Err(Error::new(kind, message).at(place));
         }
         covered = *end;
-        last = quoted(name);
+        last = name;
     }
     let expected = data_start + covered;
     if covered > data_len {
-        let message = format!("expected {expected} bytes (last tensor {last}), the file has {size}");
+        let message =
+            format!("expected {expected} bytes (last tensor {}), the file has {size}", quoted(last));
         return Err(Error::new(ErrorKind::Truncated, message).at(size));
     }
     if covered < data_len {

@@ -204,5 +204,6 @@ fn pool_threads(asked: u32) -> u32 {
         return asked.min(256);
     }
     let cores = std::thread::available_parallelism().map_or(4, std::num::NonZero::get);
-    u32::try_from(cores).unwrap_or(8).clamp(4, 8)
+    // Copying from the page cache scales with cores; some are left to whoever takes the chunks on.
+    u32::try_from(cores - cores / 4).unwrap_or(16).clamp(4, 16)
 }

@@ -57,7 +57,7 @@ pub struct ReaderOptions {
     pub chunk_bytes: u32,
     /// Reads that the io_uring thread keeps in flight.
     pub depth: u32,
-    /// Threads that call pread. 0 means as many as there are cores, within 4 and 8.
+    /// Threads that call pread. 0 means three for every four cores, within 4 and 16.
     pub threads: u32,
     /// Requests that may wait at once. Default 1024.
     pub requests_max: u32,

@@ -56,6 +56,11 @@ pub fn write(dir: &Path, seed: u64, mut progress: impl FnMut(u64) -> io::Result<
     Ok(written)
 }
 
+/// Bytes of tensors that [`write`] is going to write.
+pub fn tensor_bytes() -> u64 {
+    shard_tensors(0..LAYERS).iter().map(Tensor::len_bytes).sum()
+}
+
 struct Tensor {
     name: String,
     shape: [u64; 2],
@@ -149,7 +154,7 @@ mod tests {
         let header = header(&tensors).expect("header");
         assert_eq!(header.len() % 512, DATA_START_REMAINDER);
         let len = u64::from_le_bytes(header[..8].try_into().expect("prefix"));
-        assert_eq!(len as usize, header.len() - 8);
+        assert_eq!(usize::try_from(len), Ok(header.len() - 8));
         let value: Value = serde_json::from_slice(&header[8..]).expect("json");
         let last = &value["model.layers.3.input_layernorm.weight"]["data_offsets"][1];
         assert_eq!(last.as_u64(), Some(tensors.iter().map(Tensor::len_bytes).sum()));

@@ -1,6 +1,10 @@
 //! The kernel's version, io_uring, seccomp and the limits of this process.
 
+use std::sync::Arc;
+
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+
+use spoc_io::{AnonymousRegion, IoMode, IoPath, Reader, ReaderOptions};
 
 use super::{Finding, System};
 use crate::units;
@@ -77,8 +81,15 @@ fn io_uring(system: &System, tried: Option<Result<(), String>>) -> Finding {
     }
 }
 
+/// The reader's own set-up, because what it needs is more than a ring.
 fn try_io_uring() -> Result<(), String> {
-    Err("not wired".into())
+    let options = ReaderOptions { mode: IoMode::Buffered, threads: 1, ..ReaderOptions::default() };
+    let region = AnonymousRegion::new(options.chunk_bytes as usize).map_err(|error| error.to_string())?;
+    let report = Reader::start(Arc::new(region), options).map_err(|error| error.to_string())?.report();
+    match report.path {
+        IoPath::UringDirect | IoPath::UringBuffered => Ok(()),
+        IoPath::PreadDirect | IoPath::PreadBuffered => Err(report.reason),
+    }
 }
 
 fn seccomp(system: &System) -> Finding {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 use nix::sys::statfs::statfs;
+use spoc_io::WeightFile;
 
 use super::{Finding, System};
 
@@ -70,7 +71,7 @@ fn direct_io(models: &Path) -> Finding {
     let opened =
         OpenOptions::new().read(true).custom_flags((OFlag::O_DIRECT | OFlag::O_CLOEXEC).bits()).open(&file);
     match opened {
-        Ok(_) => Finding::ok(check, format!("{} opens with O_DIRECT", file.display())),
+        Ok(_) => Finding::ok(check, format!("{} opens with O_DIRECT{}", file.display(), alignment(&file))),
         Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => Finding::warn(
             check,
             format!("{}: refused by the file system; reads go through the page cache", file.display()),
@@ -79,6 +80,16 @@ fn direct_io(models: &Path) -> Finding {
         Err(error) => {
             Finding::unknown(check, format!("{}: {error}", file.display()), "make the file readable")
         }
+    }
+}
+
+fn alignment(file: &Path) -> String {
+    match WeightFile::open(file).map(|file| file.direct_align()) {
+        Ok(align) if align.known => {
+            format!(", aligned to {} in memory and {} in the file", align.memory_bytes, align.offset_bytes)
+        }
+        Ok(align) => format!(", alignment not told by the file system, {} assumed", align.offset_bytes),
+        Err(_) => String::new(),
     }
 }
 

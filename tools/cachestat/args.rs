@@ -1,0 +1,104 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Parser, Subcommand};
+
+/// Shows what a cache is doing, once a second, from its process's statistics page.
+///
+/// The process does not take part: it may hang or be stopped. Exit codes: 0 done, 2 no such process, 3 the page is of
+/// another version.
+#[derive(Debug, Parser)]
+#[command(name = "cachestat", version, max_term_width = 100, after_help = HELP, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Process id or command name [default: the only process with a page]
+    #[arg(value_name = "PID|NAME")]
+    pub target: Option<String>,
+    /// Seconds between lines
+    #[arg(value_parser = parse_interval, default_value = "1")]
+    interval: Duration,
+    /// How many lines [default: until interrupted]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Print the totals since the page was made, and end
+    #[arg(long)]
+    pub once: bool,
+    /// One JSON value a line
+    #[arg(long, global = true, env = "SPOC_JSON", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    json: bool,
+    /// Something else to show.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+const HELP: &str = "Columns, per interval unless said otherwise:
+  HITS MISS     groups asked for that were, and were not, on the device
+  HIT%          hits of all asked for
+  LOADS         groups loaded
+  MB/s          bytes loaded, 10^6 a second
+  STALL         ms in each second that somebody waited for a group
+  EVICT         groups evicted
+  INFLIGHT      loads running now
+  LEASED        slots leased now
+  FREE/SLOTS    slots free now, of all
+
+Examples:
+  cachestat                      the only process there is, a line a second
+  cachestat spoc-loader 5 12     a minute in twelve lines
+  cachestat 4711 --once --json   totals since the start
+  cachestat slots 4711           what every slot holds";
+
+/// Further views.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List every slot: what it holds, its state, its use
+    Slots {
+        /// Process id or command name [default: the only process with a page]
+        #[arg(value_name = "PID|NAME")]
+        target: Option<String>,
+    },
+}
+
+impl Cli {
+    /// Whether to answer in JSON.
+    pub fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Time between lines.
+    pub fn interval(&self) -> Duration {
+        self.interval
+    }
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if !(0.01..=86_400.0).contains(&seconds) {
+        return Err("between 0.01 and 86400 seconds".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+        let parse = |args: &[&str]| Cli::try_parse_from(args);
+        let cli = parse(&["cachestat", "77", "0.5", "3", "--json"]).expect("parses");
+        assert_eq!(
+            (cli.target.as_deref(), cli.interval, cli.count),
+            (Some("77"), Duration::from_millis(500), Some(3))
+        );
+        let cli = parse(&["cachestat", "slots", "77", "--json"]).expect("parses");
+        assert!(cli.json && matches!(cli.command, Some(Command::Slots { target: Some(_) })));
+        for wrong in [&["cachestat", "x", "0"], &["cachestat", "x", "nan"], &["cachestat", "x", "-1"]] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(parse(&["cachestat", "x", "1", "0"]).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! One line: what happened between two looks.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use spoc_cache::stats::layout::Counter;
+use spoc_cache::stats::{Header, Reader, Snapshot};
+
+/// The heading of the columns.
+pub const HEADER: &str =
+    "     HITS     MISS   HIT%    LOADS     MB/s  STALL    EVICT INFLIGHT LEASED  FREE/SLOTS";
+/// A writer shows life at least once a second; three missed beats are worth a word.
+const SILENT: Duration = Duration::from_secs(3);
+
+/// A page at one moment.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    unix: Duration,
+    header: Header,
+    counters: [u64; Counter::ALL.len()],
+    snapshot: Snapshot,
+}
+
+impl Sample {
+    /// Reads the page.
+    pub fn take(reader: &Reader<'_>) -> Sample {
+        Sample {
+            unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            header: reader.header(),
+            counters: Counter::ALL.map(|counter| reader.counter(counter)),
+            snapshot: reader.snapshot(),
+        }
+    }
+
+    /// How long ago the writer last showed life.
+    fn heartbeat_age(&self) -> Duration {
+        let beat = Duration::from_nanos(self.header.created_unix_ns)
+            + Duration::from_nanos(self.header.heartbeat_ns);
+        self.unix.saturating_sub(beat)
+    }
+}
+
+/// What happened between two samples.
+#[derive(Debug)]
+pub struct Interval {
+    now: Sample,
+    time: Duration,
+    counted: [u64; Counter::ALL.len()],
+}
+
+impl Interval {
+    /// From the making of the page to `now`.
+    pub fn since_start(now: Sample) -> Interval {
+        let time = now.unix.saturating_sub(Duration::from_nanos(now.header.created_unix_ns));
+        Interval { counted: now.counters, time, now }
+    }
+
+    /// From `before` to `now`.
+    pub fn between(before: &Sample, now: Sample) -> Interval {
+        let mut counted = now.counters;
+        for (count, earlier) in counted.iter_mut().zip(before.counters) {
+            *count = count.saturating_sub(earlier);
+        }
+        Interval { counted, time: now.unix.saturating_sub(before.unix), now }
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.counted[counter as usize]
+    }
+
+    /// Per second; 0 for no time.
+    fn rate(&self, amount: u64) -> f64 {
+        let seconds = self.time.as_secs_f64();
+        if seconds > 0.0 { amount as f64 / seconds } else { 0.0 }
+    }
+
+    fn hit_percent(&self) -> Option<f64> {
+        let (hits, misses) = (self.count(Counter::Hits), self.count(Counter::Misses));
+        let all = hits + misses;
+        (all > 0).then(|| hits as f64 * 100.0 / all as f64)
+    }
+
+    fn stall_ms_per_s(&self) -> f64 {
+        self.rate(self.count(Counter::StallNs)) / 1e6
+    }
+
+    fn mb_per_s(&self) -> f64 {
+        self.rate(self.count(Counter::FilledBytes)) / 1e6
+    }
+
+    /// The line for programs: the columns, and every counter of the interval.
+    pub fn json(&self, pid: u32, command: Option<&str>) -> Value {
+        let counters: Map<String, Value> = Counter::ALL
+            .iter()
+            .map(|&counter| (counter.as_str().to_owned(), json!(self.count(counter))))
+            .collect();
+        let Snapshot { states, in_flight, in_flight_bytes, queued, leases, .. } = self.now.snapshot;
+        let [free, loading, resident, leased, draining, failed] = states;
+        json!({
+            "pid": pid,
+            "command": command,
+            "unix_seconds": self.now.unix.as_secs_f64(),
+            "interval_seconds": self.time.as_secs_f64(),
+            "heartbeat_age_seconds": self.now.heartbeat_age().as_secs_f64(),
+            "hits": self.count(Counter::Hits),
+            "misses": self.count(Counter::Misses),
+            "hit_percent": self.hit_percent(),
+            "loads": self.count(Counter::FillsDone),
+            "mb_per_s": self.mb_per_s(),
+            "stall_ms_per_s": self.stall_ms_per_s(),
+            "evictions": self.count(Counter::Evictions),
+            "in_flight": in_flight,
+            "in_flight_bytes": in_flight_bytes,
+            "queued": queued,
+            "leases": leases,
+            "leased": leased,
+            "free": free,
+            "slots": self.now.header.slots,
+            "slot_bytes": self.now.header.stride_bytes,
+            "states": { "free": free, "loading": loading, "resident": resident, "leased": leased,
+                        "draining": draining, "failed": failed },
+            "counters": counters,
+        })
+    }
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = self.hit_percent().map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}"));
+        let Snapshot { states, in_flight, .. } = self.now.snapshot;
+        write!(
+            f,
+            "{:9} {:8} {percent:>6} {:8} {:8.1} {:6.0} {:8} {in_flight:8} {:6} {:>11}",
+            self.count(Counter::Hits),
+            self.count(Counter::Misses),
+            self.count(Counter::FillsDone),
+            self.mb_per_s(),
+            self.stall_ms_per_s(),
+            self.count(Counter::Evictions),
+            states[3],
+            format!("{}/{}", states[0], self.now.header.slots),
+        )?;
+        let silent = self.now.heartbeat_age();
+        if silent >= SILENT {
+            write!(f, "  no heartbeat for {:.0} s", silent.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}

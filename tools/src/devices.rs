@@ -1,0 +1,173 @@
+//! `spoc-loader devices`, and how commands find theirs.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use spoc_backends::{ProbeOutcome, ProbeReport, probe};
+use spoc_driver::{BackendKind, Device, DeviceInfo, DeviceName, DeviceSelector, DeviceUuid, Driver, Verdict};
+
+use crate::cli::DeviceArgs;
+use crate::failure::{Failure, Result};
+use crate::out::Out;
+use crate::units;
+
+/// Tried in this order when the user names no backend: GPUs by the API made for them, then the host. Generic APIs are
+/// not chosen unasked, because they also show CPUs.
+const PREFERRED: [BackendKind; 4] =
+    [BackendKind::Cuda, BackendKind::Hip, BackendKind::Metal, BackendKind::Native];
+
+/// What probing found.
+pub struct Found {
+    /// Every backend that is there.
+    pub driver: Driver,
+    /// The others, with the reason.
+    pub missing: Vec<(BackendKind, String)>,
+}
+
+impl Found {
+    /// Probes every backend.
+    pub fn now() -> Found {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for ProbeReport { kind, outcome } in probe() {
+            match outcome {
+                ProbeOutcome::Found(backend) => found.push(backend),
+                ProbeOutcome::Missing { reason } => missing.push((kind, reason)),
+            }
+        }
+        Found { driver: Driver::new(found), missing }
+    }
+
+    /// Opens the device that the user named, or the default one.
+    ///
+    /// # Errors
+    /// `usage` for a name that is none; `no_device`, with the reason, for one that is not there.
+    pub fn open(&self, args: &DeviceArgs) -> Result<Device> {
+        let device = args.device.as_deref().map_or(Ok(DeviceName::Index(0)), parse_device)?;
+        let backend = match (args.backend.as_deref(), device) {
+            (Some(name), _) => parse_backend(name)?,
+            (None, DeviceName::Uuid(uuid)) => self.backend_of(uuid)?,
+            (None, DeviceName::Index(_)) => self.default_backend(),
+        };
+        if let Some((_, reason)) = self.missing.iter().find(|(kind, _)| *kind == backend) {
+            return Err(Failure::new("no_device", format_args!("no {backend} device: {reason}")));
+        }
+        Ok(self.driver.open(&DeviceSelector { backend, device })?)
+    }
+
+    fn default_backend(&self) -> BackendKind {
+        let devices = self.driver.devices();
+        let has = |kind: &BackendKind| devices.iter().any(|device| device.backend == *kind);
+        PREFERRED.into_iter().find(has).unwrap_or(BackendKind::Native)
+    }
+
+    fn backend_of(&self, uuid: DeviceUuid) -> Result<BackendKind> {
+        let devices = self.driver.devices();
+        let of =
+            |kind: BackendKind| devices.iter().any(|device| device.uuid == uuid && device.backend == kind);
+        let kinds = PREFERRED.into_iter().chain(devices.iter().map(|device| device.backend));
+        kinds
+            .into_iter()
+            .find(|kind| of(*kind))
+            .ok_or_else(|| Failure::new("no_device", format_args!("no device has the UUID {uuid}")))
+    }
+}
+
+fn parse_backend(name: &str) -> Result<BackendKind> {
+    let known = || BackendKind::ALL.into_iter().filter(|kind| *kind != BackendKind::Fake);
+    known().find(|kind| kind.as_str() == name).ok_or_else(|| {
+        let names = known().map(BackendKind::as_str).collect::<Vec<_>>().join(", ");
+        Failure::usage(format_args!("--backend {name}: expected one of {names}"))
+    })
+}
+
+fn parse_device(text: &str) -> Result<DeviceName> {
+    if let Ok(index) = text.parse() {
+        return Ok(DeviceName::Index(index));
+    }
+    text.parse().map(DeviceName::Uuid).map_err(|_| {
+        Failure::usage(format_args!(
+            "--device {text}: expected an index or a UUID, as spoc-loader devices shows them"
+        ))
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct Listing {
+    devices: Vec<Row>,
+    missing: Vec<Missing>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    backend: &'static str,
+    index: u32,
+    uuid: String,
+    name: String,
+    memory_bytes: u64,
+    free_bytes: Option<u64>,
+    numa_node: Option<u32>,
+    unified: bool,
+    /// `null` for what is available, otherwise why not.
+    capabilities: Map<String, Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct Missing {
+    backend: &'static str,
+    reason: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// None so far: a device that cannot be opened is listed without its free memory.
+pub fn run(out: Out) -> Result<u8> {
+    let found = Found::now();
+    let devices = found.driver.devices().into_iter().map(|info| row(&found.driver, info)).collect();
+    let missing =
+        found.missing.iter().map(|(kind, reason)| Missing { backend: kind.as_str(), reason: reason.clone() });
+    out.answer(&Listing { devices, missing: missing.collect() }, render);
+    Ok(0)
+}
+
+fn row(driver: &Driver, info: DeviceInfo) -> Row {
+    let opened = driver.open(&DeviceSelector::index(info.backend, info.index));
+    let opened = opened.inspect_err(|error| tracing::warn!(%error, "the device cannot be opened")).ok();
+    let capabilities = opened.iter().flat_map(|device| device.capabilities().iter());
+    Row {
+        backend: info.backend.as_str(),
+        index: info.index,
+        uuid: info.uuid.to_string(),
+        name: info.name,
+        memory_bytes: info.memory_bytes,
+        free_bytes: opened.as_ref().and_then(|device| device.memory().ok()).map(|memory| memory.free_bytes),
+        numa_node: info.numa_node,
+        unified: info.unified,
+        capabilities: capabilities.map(|(name, verdict)| (name.to_owned(), why_not(verdict))).collect(),
+    }
+}
+
+fn why_not(verdict: &Verdict) -> Value {
+    match verdict {
+        Verdict::Available => Value::Null,
+        refused => Value::String(refused.to_string()),
+    }
+}
+
+fn render(listing: &Listing) -> String {
+    let mut text = String::new();
+    for row in &listing.devices {
+        // Writing to a string does not fail.
+        let _ =
+            write!(text, "{} {}  {}  {}", row.backend, row.index, row.name, units::bytes(row.memory_bytes));
+        if let Some(free) = row.free_bytes {
+            let _ = write!(text, " ({} free)", units::bytes(free));
+        }
+        let _ = writeln!(text, "  {}", row.uuid);
+    }
+    for missing in &listing.missing {
+        let _ = writeln!(text, "{}: none ({})", missing.backend, missing.reason);
+    }
+    text.trim_end().to_owned()
+}

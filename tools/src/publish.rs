@@ -1,0 +1,43 @@
+//! Counters on a statistics page that `cachestat` can see.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use spoc_cache::stats::{CounterStore, Counters, Identity, layout};
+use spoc_page::{Page, ProcessIdentity};
+
+use crate::process::Interrupt;
+
+/// A page as the cache wants its counters' store.
+struct PageStore(Arc<Page>);
+
+impl CounterStore for PageStore {
+    fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+}
+
+/// Counters with room for `slots_max` slots, on a published page; on the heap, with a warning, where none can be made.
+/// The page goes when the last clone of the counters does, or when `interrupt` ends the process.
+pub fn counters(slots_max: usize, interrupt: &Interrupt) -> Counters {
+    match on_page(slots_max, interrupt) {
+        Ok(counters) => counters,
+        Err(error) => {
+            tracing::warn!(%error, "no statistics page: cachestat will not see this process");
+            Counters::on_heap(slots_max)
+        }
+    }
+}
+
+fn on_page(slots_max: usize, interrupt: &Interrupt) -> std::io::Result<Counters> {
+    spoc_page::remove_stale();
+    let page = Arc::new(Page::create(layout::page_words(slots_max))?);
+    let ProcessIdentity { pid, start_ticks, boot_id } = ProcessIdentity::current()?;
+    let who = Identity { boot_id, pid, process_start_ticks: start_ticks };
+    let counters = Counters::new(Arc::new(PageStore(Arc::clone(&page))), who)
+        .ok_or_else(|| std::io::Error::other("the page is too small"))?;
+    // Named only now, with its header complete.
+    let path = page.publish()?;
+    interrupt.remove_at_exit(path.to_path_buf());
+    Ok(counters)
+}

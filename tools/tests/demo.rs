@@ -1,0 +1,198 @@
+//! The demo, and cachestat looking at it.
+
+#![allow(clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Place, answer, failure, files_below, output, stderr, stdout};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A process that is ended when the test is, stopped or not.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"))
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.0.id()).expect("pid"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("signal");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(60) {
+        if let Some(found) = ask() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{what} did not happen within a minute");
+}
+
+fn slow_demo(place: &Place) -> Command {
+    let mut command = place.loader();
+    command.args(["demo", "--rounds", "1000", "--pace-ms", "5"]);
+    command
+}
+
+fn once(place: &Place, pid: Pid) -> Option<Value> {
+    let run = output(place.cachestat().args([&pid.to_string(), "--once", "--json"]));
+    run.status.success().then(|| serde_json::from_str(&stdout(&run)).expect("JSON"))
+}
+
+#[test]
+fn the_demo_proves_itself_and_cleans_up() {
+    let place = Place::new();
+    let answer = answer(place.loader().args(["demo", "--json", "--rounds", "3", "--slots", "8"]));
+    assert_eq!(answer["check"]["equal"], true, "{answer}");
+    assert!(answer["bytes"].as_u64().is_some_and(|bytes| bytes >= 200_000_000), "{answer}");
+    assert_eq!(answer["tensors"], 36);
+    let cache = &answer["cache"];
+    let count = |key: &str| cache[key].as_u64().unwrap_or_else(|| panic!("{key} in {answer}"));
+    assert_eq!(count("hits") + count("misses"), 3 * 12);
+    assert_eq!(count("evictions"), count("misses") - 8);
+    assert!(count("hits") > 0, "cycle has no cliff: {answer}");
+    assert!(answer["load"]["io_path"].is_string() && answer["load"]["io_path_reason"].is_string());
+    assert!(answer["load"]["stages"].is_object());
+    assert!(answer["load"]["gb_per_s"].as_f64().is_some_and(|rate| rate > 0.0));
+    assert_eq!(files_below(&place.path("run")), 0, "the statistics page is gone");
+    let left: Vec<_> =
+        std::fs::read_dir(place.path("")).unwrap().map(|item| item.unwrap().file_name()).collect();
+    assert_eq!(left, ["run"], "the model is gone");
+}
+
+#[test]
+fn lru_falls_off_its_cliff() {
+    let place = Place::new();
+    let answer =
+        answer(place.loader().args(["demo", "--json", "--rounds", "2", "--slots", "11", "--policy", "lru"]));
+    assert_eq!(answer["cache"]["hits"], 0, "{answer}");
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing() {
+    let place = Place::new();
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let running = Running::start(&mut slow_demo(&place));
+        wait_for("the model's folder", || (files_below(&place.path("")) > 1).then_some(()));
+        std::thread::sleep(Duration::from_millis(100));
+        running.signal(signal);
+        let mut running = running;
+        let status = running.0.wait().expect("ends");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(signal as i32));
+        assert_eq!(files_below(&place.path("run")), 0);
+        assert_eq!(files_below(&place.path("")), usize::from(place.path("run").exists()));
+    }
+}
+
+#[test]
+fn cachestat_sees_a_demo_even_when_it_is_stopped() {
+    let place = Place::new();
+    let running = Running::start(&mut slow_demo(&place));
+    let pid = running.pid();
+    let busy = |stat: &Value| stat["misses"].as_u64().is_some_and(|misses| misses > 12);
+    let stat = wait_for("a busy cache", || once(&place, pid).filter(busy));
+    for key in
+        ["hits", "loads", "mb_per_s", "stall_ms_per_s", "evictions", "in_flight", "leased", "free", "slots"]
+    {
+        assert!(stat[key].is_number(), "{key}: {stat}");
+    }
+    assert_eq!(stat["command"], "spoc-loader");
+    assert_eq!(stat["slots"], 9);
+
+    let lines = output(place.cachestat().args(["spoc-loader", "0.1", "3"]));
+    let text = stdout(&lines);
+    assert!(lines.status.success(), "{}", stderr(&lines));
+    let columns: Vec<&str> = text.lines().next().expect("header").split_whitespace().collect();
+    assert_eq!(
+        columns,
+        ["HITS", "MISS", "HIT%", "LOADS", "MB/s", "STALL", "EVICT", "INFLIGHT", "LEASED", "FREE/SLOTS"]
+    );
+    assert_eq!(text.lines().count(), 4, "{text}");
+
+    running.signal(Signal::SIGSTOP);
+    let stopped = format!("/proc/{pid}/stat");
+    wait_for("the stop", || std::fs::read_to_string(&stopped).ok().filter(|stat| stat.contains(") T ")));
+    let first = once(&place, pid).expect("readable while stopped");
+    let second = once(&place, pid).expect("readable while stopped");
+    assert_eq!(first["counters"], second["counters"], "nothing moves");
+    let slots = answer(place.cachestat().args(["slots", "--json"]));
+    let slots = slots["slots"].as_array().expect("slots");
+    assert_eq!(slots.len(), 9);
+    assert!(
+        slots.iter().any(|slot| slot["state"] == "resident" && slot["uses"].as_u64() > Some(0)),
+        "{slots:?}"
+    );
+
+    running.signal(Signal::SIGKILL);
+    drop(running);
+    let (kind, _) = failure(with(place.cachestat(), &[&pid.to_string()]), 2);
+    assert_eq!(kind, "no_target");
+    assert_eq!(files_below(&place.path("run")), 0, "the page of a killed process is cleared away");
+}
+
+fn with(mut command: Command, args: &[&str]) -> Command {
+    command.args(args);
+    command
+}
+
+#[test]
+fn no_target_and_wrong_version_have_their_exit_codes() {
+    let place = Place::new();
+    let (kind, message) = failure(place.cachestat(), 2);
+    assert_eq!(kind, "no_target");
+    assert!(message.contains("none in"), "{message}");
+
+    std::fs::create_dir(place.path("run")).unwrap();
+    let page = spoc_page::Page::create_in(&place.path("run"), 4096).expect("page");
+    let store = spoc_cache::stats::layout::MAGIC;
+    page.words()[spoc_cache::stats::layout::H_VERSION].store(999, std::sync::atomic::Ordering::Relaxed);
+    page.words()[0].store(store, std::sync::atomic::Ordering::Release);
+    page.publish().expect("publish");
+    let own = std::process::id().to_string();
+    let (kind, message) = failure(with(place.cachestat(), &[&own, "--once"]), 3);
+    assert_eq!(kind, "version_mismatch");
+    assert!(message.contains("999"), "{message}");
+    let (kind, message) = failure(with(place.cachestat(), &["somebody-else"]), 2);
+    assert_eq!(kind, "no_target");
+    assert!(message.contains(&own), "what was found is listed: {message}");
+
+    page.words()[0].store(7, std::sync::atomic::Ordering::Release);
+    assert_eq!(failure(with(place.cachestat(), &[&own, "--once"]), 2).0, "damaged_page");
+}
+
+#[test]
+fn watching_ends_with_the_process() {
+    let place = Place::new();
+    let mut demo = Running::start(&mut slow_demo(&place));
+    let pid = demo.pid();
+    wait_for("a page", || once(&place, pid));
+    let mut watching = Running::start(place.cachestat().args([&pid.to_string(), "0.05"]));
+    let mut lines = BufReader::new(watching.0.stdout.take().expect("pipe")).lines();
+    assert!(lines.next().expect("header").expect("line").contains("HITS"));
+    demo.signal(Signal::SIGKILL);
+    demo.0.wait().expect("ends");
+    assert_eq!(watching.0.wait().expect("ends").code(), Some(0));
+    let mut told = String::new();
+    watching.0.stderr.take().expect("pipe").read_to_string(&mut told).expect("text");
+    assert!(told.contains("has ended"), "{told}");
+}
