@@ -23,6 +23,8 @@ pub(crate) struct DeviceCore {
     pub(crate) registry: Registry,
     pub(crate) memory_in_use: AtomicU64,
     pub(crate) counters: Counters,
+    /// The driver's setting: whether vectors move by themselves.
+    pub(crate) automatic: Arc<AtomicBool>,
     default: Arc<StreamCore>,
     shared: Mutex<Weak<DeviceShared>>,
     next_stream: AtomicU64,
@@ -65,7 +67,7 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCore {
-    pub(crate) fn open(backend: Probed, handle: Handle) -> Result<Arc<Self>> {
+    pub(crate) fn open(backend: Probed, handle: Handle, automatic: Arc<AtomicBool>) -> Result<Arc<Self>> {
         let options = StreamOptions::default();
         let default = Arc::new(StreamCore::new(backend.default_stream(&handle)?, 0, options));
         Ok(Arc::new(Self {
@@ -75,6 +77,7 @@ impl DeviceCore {
             registry: Registry::default(),
             memory_in_use: AtomicU64::new(0),
             counters: Counters::default(),
+            automatic,
             default,
             shared: Mutex::new(Weak::new()),
             next_stream: AtomicU64::new(1),

@@ -1,6 +1,7 @@
 //! The backends that were found, and their devices.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::backend::{BackendId, BackendKind, DeviceInfo, DeviceUuid, Foreign, Probed};
@@ -47,6 +48,7 @@ pub struct Driver(Arc<Inner>);
 
 struct Inner {
     backends: Vec<Probed>,
+    automatic: Arc<AtomicBool>,
     /// A device is opened once a driver: its ledger and its pinned ranges belong together.
     opened: Mutex<HashMap<(BackendId, u32), Weak<DeviceCore>>>,
 }
@@ -55,7 +57,8 @@ impl Driver {
     /// A driver over what probing found.
     #[must_use]
     pub fn new(backends: Vec<Probed>) -> Self {
-        Self(Arc::new(Inner { backends, opened: Mutex::new(HashMap::new()) }))
+        let automatic = Arc::new(AtomicBool::new(true));
+        Self(Arc::new(Inner { backends, automatic, opened: Mutex::new(HashMap::new()) }))
     }
 
     /// The backends, in the order given.
@@ -67,6 +70,18 @@ impl Driver {
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.0.backends.iter().flat_map(|backend| backend.devices()).collect()
+    }
+
+    /// Whether vectors on this driver's devices move by themselves, for host access and launches (on at first).
+    #[must_use]
+    pub fn automatic_transfers(&self) -> bool {
+        self.0.automatic.load(Ordering::Relaxed)
+    }
+
+    /// Turns automatic transfers on or off, for this driver's devices and no other's. Off, what would have moved
+    /// a vector is refused as `WrongLocation`; what asks for a transfer (`to_device`, `to_cpu`) still does it.
+    pub fn set_automatic_transfers(&self, on: bool) {
+        self.0.automatic.store(on, Ordering::Relaxed);
     }
 
     /// Opens a device; one that is open already is answered again.
@@ -81,7 +96,7 @@ impl Driver {
             return Ok(Device::of(&core));
         }
         let handle = backend.open(index)?;
-        let core = DeviceCore::open(Arc::clone(backend), handle)?;
+        let core = DeviceCore::open(Arc::clone(backend), handle, Arc::clone(&self.0.automatic))?;
         opened.insert(key, Arc::downgrade(&core));
         Ok(Device::of(&core))
     }
@@ -97,7 +112,7 @@ impl Driver {
         let backend = self.backend(backend)?;
         // SAFETY: the caller owes what the port asks for.
         let handle = unsafe { backend.adopt_device(foreign) }?;
-        Ok(Device::of(&DeviceCore::open(Arc::clone(backend), handle)?))
+        Ok(Device::of(&DeviceCore::open(Arc::clone(backend), handle, Arc::clone(&self.0.automatic))?))
     }
 
     fn backend(&self, kind: BackendKind) -> Result<&Probed> {

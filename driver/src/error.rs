@@ -77,6 +77,18 @@ pub enum ErrorKind {
     /// The pinned memory was released before.
     #[error("released before")]
     Released,
+    /// The vector's newest copy is not where the operation needs it, or it has no such side.
+    #[error("the vector is not where the operation needs it")]
+    WrongLocation,
+    /// Host memory can be a buffer on CPU devices alone, and this device is none.
+    #[error("not a CPU device")]
+    NotCpuDevice,
+    /// The vector already has a buffer on the device.
+    #[error("the vector has a buffer there already")]
+    AlreadyAttached,
+    /// A handle owns the range: only the handle may release it.
+    #[error("a handle owns the range")]
+    HandleOwned,
     /// The elements are of another kind than asked for.
     #[error("element kinds differ")]
     WrongKind,
@@ -134,6 +146,10 @@ impl ErrorKind {
             Self::InFlight => "in_flight",
             Self::NotRecorded => "not_recorded",
             Self::Released => "released",
+            Self::WrongLocation => "wrong_location",
+            Self::NotCpuDevice => "not_cpu_device",
+            Self::AlreadyAttached => "already_attached",
+            Self::HandleOwned => "handle_owned",
             Self::WrongKind => "wrong_kind",
             Self::OutOfDeviceMemory { .. } => "out_of_device_memory",
             Self::OutOfHostMemory { .. } => "out_of_host_memory",

@@ -30,8 +30,14 @@ pub use device::{Device, DeviceCounters};
 pub use driver::{DeviceName, DeviceSelector, Driver};
 pub use error::{Error, ErrorKind, Result, Returned};
 pub use event::Event;
-pub use host::{HostBuffer, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned};
+pub use host::{
+    ElementSink, ElementSource, HostBuffer, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned,
+};
 pub use pending::PendingRead;
 pub use segment::Segment;
 pub use stream::Stream;
-pub use vector::{DeviceVector, Element, ElementKind, VECTOR_ELEMENTS_MAX};
+pub use vector::location;
+pub use vector::{
+    DeviceVector, Element, ElementKind, HostLink, HostSlice, Item, Location, Operation, VECTOR_ELEMENTS_MAX,
+    Vector, kind_of,
+};

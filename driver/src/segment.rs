@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::backend::{CopyOp, Exported, Foreign, Handle, SegmentOptions};
+use crate::backend::{CopyOp, Exported, Foreign, Handle, HostMap, SegmentOptions};
 use crate::device::{Device, DeviceCore};
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::HostMemory;
 use crate::util::{check_aligned, check_range, host_len, lock};
 
 /// A range of device memory, shared by its clones, at one address for life. It is freed once the last
@@ -15,6 +16,8 @@ pub struct Segment(Arc<Inner>);
 
 struct Inner {
     buffer: Handle,
+    /// Host memory that the buffer lies over: dropped after it.
+    _host: Option<HostMemory>,
     len_bytes: u64,
     core: Arc<DeviceCore>,
 }
@@ -106,7 +109,30 @@ impl Device {
 impl Segment {
     fn new(core: &Arc<DeviceCore>, buffer: Handle, len_bytes: u64) -> Self {
         core.memory_in_use.fetch_add(len_bytes, Ordering::Relaxed);
-        Self(Arc::new(Inner { buffer, len_bytes, core: Arc::clone(core) }))
+        Self(Arc::new(Inner { buffer, _host: None, len_bytes, core: Arc::clone(core) }))
+    }
+
+    /// A segment that is host memory in place. The capability is Available; the address is aligned.
+    ///
+    /// # Safety
+    /// `len_bytes` initialised bytes at `ptr` are part of `memory`; the host touches them only while nothing
+    /// enqueued uses the segment, after [`Segment::map`].
+    pub(crate) unsafe fn over_host(
+        core: &Arc<DeviceCore>,
+        memory: &HostMemory,
+        ptr: *mut u8,
+        len_bytes: u64,
+    ) -> Result<Self> {
+        // SAFETY: the segment keeps `memory` for longer than the buffer (field order); the caller owes the rest.
+        let buffer = unsafe { core.backend.host_buffer(&core.handle, ptr, len_bytes) }?;
+        core.memory_in_use.fetch_add(len_bytes, Ordering::Relaxed);
+        let inner = Inner { buffer, _host: Some(memory.clone()), len_bytes, core: Arc::clone(core) };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Maps a segment that is host memory, and unmaps it.
+    pub(crate) fn map(&self, map: HostMap) -> Result<()> {
+        self.0.core.backend.map_host_buffer(&self.0.core.handle, &self.0.buffer, map)
     }
 
     pub(crate) fn buffer(&self) -> &Handle {
@@ -225,6 +251,29 @@ impl Segment {
             unsafe {
                 core.backend.fill(&core.handle, stream, (&self.0.buffer, offset_bytes), len_bytes, value)
             }
+        })
+    }
+
+    /// Copies from another segment of the device on the default stream; complete on return. The ranges do not
+    /// overlap if the segments are the same.
+    pub(crate) fn copy_from(
+        &self,
+        offset_bytes: u64,
+        src: &Self,
+        src_offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        const DOING: &str = "copying within the device";
+        self.0.core.check_same(&src.0.core, DOING)?;
+        self.check(offset_bytes, len_bytes, DOING)?;
+        src.check(src_offset, len_bytes, DOING)?;
+        self.0.core.share().ledger.settle(&self.0.core, src)?;
+        self.0.core.counters.bytes_on_device.fetch_add(len_bytes, Ordering::Relaxed);
+        self.on_default(host_len(len_bytes, DOING)?, |core, stream| {
+            let (from, to) = ((&src.0.buffer, src_offset), (&self.0.buffer, offset_bytes));
+            // SAFETY: both segments are borrowed until `on_default` has waited; the ranges were checked just
+            // above, and by the caller not to overlap.
+            unsafe { core.backend.copy_on_device(&core.handle, stream, from, to, len_bytes) }
         })
     }
 

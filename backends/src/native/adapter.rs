@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spoc_driver::backend::{
-    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Exported, Limits,
-    MemoryInfo, SegmentOptions, StreamOptions, Verdict,
+    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Exported, HostMap,
+    Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
 };
 use spoc_driver::{Error, ErrorKind, HostBuffer, HostMemory, HostMemoryOptions, Result};
 
@@ -35,8 +35,30 @@ pub(super) struct Device {
 
 /// Device memory, charged until it is dropped.
 pub(super) struct Buffer {
-    memory: Memory,
+    place: Place,
     _charge: Option<Charge>,
+}
+
+/// Where a buffer's bytes are.
+enum Place {
+    /// In device memory.
+    Own(Memory),
+    /// In host memory that the driver keeps mapped.
+    Host(*mut u8),
+}
+
+// SAFETY: the pointer is followed by streams alone, in their order, while the driver keeps its memory.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+impl Buffer {
+    fn as_ptr(&self) -> *mut u8 {
+        match &self.place {
+            Place::Own(memory) => memory.as_ptr(),
+            Place::Host(ptr) => *ptr,
+        }
+    }
 }
 
 struct Charge {
@@ -111,7 +133,7 @@ impl Drop for Charge {
 
 fn at(buffer: &Buffer, offset: u64) -> *mut u8 {
     // The driver checked that the offset lies inside the mapping, so it is addressable.
-    buffer.memory.as_ptr().wrapping_add(usize::try_from(offset).unwrap_or(usize::MAX))
+    buffer.as_ptr().wrapping_add(usize::try_from(offset).unwrap_or(usize::MAX))
 }
 
 fn host_len(bytes: u64) -> Result<usize> {
@@ -238,21 +260,33 @@ impl Backend for Native {
     fn allocate(&self, _: &Device, len_bytes: u64, _: SegmentOptions) -> Result<Buffer> {
         let charge = self.account.charge(len_bytes)?;
         let memory = Memory::allocate(host_len(len_bytes)?)?;
-        Ok(Buffer { memory, _charge: Some(charge) })
+        Ok(Buffer { place: Place::Own(memory), _charge: Some(charge) })
     }
 
     fn address(&self, _: &Device, buffer: &Buffer) -> Option<u64> {
-        Some(buffer.memory.as_ptr().addr() as u64)
+        Some(buffer.as_ptr().addr() as u64)
     }
 
     fn host_pointer(&self, _: &Device, buffer: &Buffer) -> Option<*mut u8> {
-        Some(buffer.memory.as_ptr())
+        Some(buffer.as_ptr())
+    }
+
+    unsafe fn host_buffer(&self, _: &Device, ptr: *mut u8, _: u64) -> Result<Buffer> {
+        Ok(Buffer { place: Place::Host(ptr), _charge: None })
+    }
+
+    fn map_host_buffer(&self, _: &Device, _: &Buffer, _: HostMap) -> Result<()> {
+        // One memory: streams and the host's waits for them are all the order there is.
+        Ok(())
     }
 
     fn export(&self, _: &Device, buffer: &Buffer) -> Result<Exported> {
-        let allocation_bytes = buffer.memory.mapped_bytes();
+        let Place::Own(memory) = &buffer.place else {
+            return Err(Error::unsupported(Self::KIND, "export_memory").with("memory", "the host's"));
+        };
+        let allocation_bytes = memory.mapped_bytes();
         Ok(Exported {
-            descriptor: buffer.memory.export()?,
+            descriptor: memory.export()?,
             len_bytes: allocation_bytes,
             allocation_bytes,
             backend: BackendKind::Native,
@@ -263,7 +297,8 @@ impl Backend for Native {
     fn import(&self, _: &Device, exported: Exported) -> Result<Buffer> {
         let Exported { descriptor, len_bytes, allocation_bytes, .. } = exported;
         // Charged to whoever allocated it.
-        Ok(Buffer { memory: Memory::import(descriptor, len_bytes, allocation_bytes)?, _charge: None })
+        let memory = Memory::import(descriptor, len_bytes, allocation_bytes)?;
+        Ok(Buffer { place: Place::Own(memory), _charge: None })
     }
 
     fn alloc_pinned(&self, _: &Device, len_bytes: usize) -> Result<Pinned> {

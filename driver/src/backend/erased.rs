@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::port::{Backend, CopyBatch, CopyOp, Foreign};
 use super::types::{
-    BackendId, Capabilities, CaptureState, DeviceInfo, Exported, Limits, MemoryInfo, SegmentOptions,
+    BackendId, Capabilities, CaptureState, DeviceInfo, Exported, HostMap, Limits, MemoryInfo, SegmentOptions,
     StreamOptions,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -110,6 +110,9 @@ pub trait DynBackend: Send + Sync + 'static {
     fn address(&self, device: &Handle, buffer: &Handle) -> Result<Option<u64>>;
     fn host_pointer(&self, device: &Handle, buffer: &Handle) -> Result<Option<*mut u8>>;
     unsafe fn adopt_buffer(&self, device: &Handle, foreign: Foreign, len_bytes: u64) -> Result<Handle>;
+    fn host_buffer_align_bytes(&self, device: &Handle) -> Result<u64>;
+    unsafe fn host_buffer(&self, device: &Handle, ptr: *mut u8, len_bytes: u64) -> Result<Handle>;
+    fn map_host_buffer(&self, device: &Handle, buffer: &Handle, map: HostMap) -> Result<()>;
     fn export(&self, device: &Handle, buffer: &Handle) -> Result<Exported>;
     fn import(&self, device: &Handle, exported: Exported) -> Result<Handle>;
     fn alloc_pinned(&self, device: &Handle, len_bytes: usize) -> Result<Handle>;
@@ -271,6 +274,21 @@ impl<B: Backend> DynBackend for Erased<B> {
         // SAFETY: the caller owes exactly what the typed method asks for.
         let buffer = unsafe { self.backend.adopt_buffer(device, foreign, len_bytes) }?;
         Ok(self.hide(buffer))
+    }
+
+    fn host_buffer_align_bytes(&self, device: &Handle) -> Result<u64> {
+        Ok(self.backend.host_buffer_align_bytes(self.device(device)?))
+    }
+
+    unsafe fn host_buffer(&self, device: &Handle, ptr: *mut u8, len_bytes: u64) -> Result<Handle> {
+        let device = self.device(device)?;
+        // SAFETY: the caller owes exactly what the typed method asks for.
+        let buffer = unsafe { self.backend.host_buffer(device, ptr, len_bytes) }?;
+        Ok(self.hide(buffer))
+    }
+
+    fn map_host_buffer(&self, device: &Handle, buffer: &Handle, map: HostMap) -> Result<()> {
+        self.backend.map_host_buffer(self.device(device)?, self.buffer(buffer)?, map)
     }
 
     fn export(&self, device: &Handle, buffer: &Handle) -> Result<Exported> {

@@ -24,6 +24,6 @@ mod types;
 pub use erased::{DynBackend, DynCopyOp, Handle, Probed, erase};
 pub use port::{Backend, CopyBatch, CopyOp, Foreign};
 pub use types::{
-    BackendId, BackendKind, Capabilities, CaptureState, DeviceInfo, DeviceUuid, Exported, Limits, MemoryInfo,
-    SegmentOptions, StreamOptions, StreamPriority, Verdict,
+    BackendId, BackendKind, Capabilities, CaptureState, DeviceInfo, DeviceUuid, Exported, HostMap, Limits,
+    MemoryInfo, SegmentOptions, StreamOptions, StreamPriority, Verdict,
 };

@@ -1,8 +1,8 @@
 //! The typed trait that an adapter implements.
 
 use super::types::{
-    BackendKind, Capabilities, CaptureState, DeviceInfo, Exported, Limits, MemoryInfo, SegmentOptions,
-    StreamOptions,
+    BackendKind, Capabilities, CaptureState, DeviceInfo, Exported, HostMap, Limits, MemoryInfo,
+    SegmentOptions, StreamOptions,
 };
 use crate::error::{Error, Result};
 use std::any::Any;
@@ -166,6 +166,31 @@ pub trait Backend: Send + Sync + Sized + 'static {
     ) -> Result<Self::Buffer> {
         let _ = (device, foreign, len_bytes);
         refuse::<Self, _>("adopt_memory")
+    }
+    /// What the address of host memory must be a multiple of, in bytes, to become a buffer without a copy.
+    fn host_buffer_align_bytes(&self, device: &Self::Device) -> u64 {
+        let _ = device;
+        1
+    }
+    /// A buffer over existing host memory, in place.
+    ///
+    /// # Safety
+    /// `len_bytes` initialised bytes at `ptr` stay mapped until the result is dropped; the host touches them
+    /// only between [`Backend::map_host_buffer`] and the next operation enqueued on the buffer.
+    unsafe fn host_buffer(
+        &self,
+        device: &Self::Device,
+        ptr: *mut u8,
+        len_bytes: u64,
+    ) -> Result<Self::Buffer> {
+        let _ = (device, ptr, len_bytes);
+        refuse::<Self, _>("host_buffer")
+    }
+    /// Maps such a buffer and unmaps it, after which the host sees the device's writes, or the other way round.
+    /// Nothing enqueued uses the buffer.
+    fn map_host_buffer(&self, device: &Self::Device, buffer: &Self::Buffer, map: HostMap) -> Result<()> {
+        let _ = (device, buffer, map);
+        refuse::<Self, _>("host_buffer")
     }
     /// A descriptor that another process can import. The memory lives while either lives.
     fn export(&self, device: &Self::Device, buffer: &Self::Buffer) -> Result<Exported> {

@@ -194,6 +194,8 @@ capabilities! {
     adopt_memory,
     /// Device memory that the host can address.
     host_pointer,
+    /// A buffer over existing host memory, in place.
+    host_buffer,
     /// A device address that kernels and peers can use.
     device_address,
     /// Copies between two devices without the host.
@@ -245,6 +247,15 @@ pub struct Exported {
     pub backend: BackendKind,
     /// The device the memory lies on.
     pub device: DeviceUuid,
+}
+
+/// Which way a buffer over host memory is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostMap {
+    /// So that the host sees what the device wrote.
+    Read,
+    /// So that the device sees what the host wrote.
+    Write,
 }
 
 /// Whether a stream is being recorded into a graph.

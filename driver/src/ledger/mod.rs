@@ -2,6 +2,7 @@
 
 mod in_flight;
 mod payload;
+mod users;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
