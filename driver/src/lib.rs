@@ -31,7 +31,8 @@ pub use driver::{DeviceName, DeviceSelector, Driver};
 pub use error::{Error, ErrorKind, Result, Returned};
 pub use event::Event;
 pub use host::{
-    ElementSink, ElementSource, HostBuffer, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned,
+    ElementSink, ElementSource, Elements, HostBuffer, HostMemory, HostMemoryOptions, HostSink, HostSource,
+    Pin, Pinned,
 };
 pub use pending::PendingRead;
 pub use segment::Segment;

@@ -1,14 +1,14 @@
 //! Host memory: what copies read from and write to, and how it is pinned.
 
+mod elements;
 mod memory;
 mod pinned;
 mod registry;
 
+pub use elements::{ElementSink, ElementSource, Elements};
 pub use memory::{HostBuffer, HostMemory, HostMemoryOptions};
 pub use pinned::{Pin, Pinned};
 pub(crate) use registry::{PinUse, Registry};
-
-use crate::vector::Element;
 
 /// Host bytes that an enqueued copy may read. The value moves into the ledger and is dropped there once
 /// the copy has run, on the thread that retires it.
@@ -32,31 +32,21 @@ pub unsafe trait HostSink: HostSource {
     fn as_mut_ptr(&mut self) -> *mut u8;
 }
 
-// SAFETY: a vector's elements live on the heap, so they stay in place when the vector moves; they are plain
-// numbers without padding, so all bytes are initialised; the ledger owns the vector, so nobody can grow or drop it
-// before the copy has run.
-unsafe impl<T: Element> HostSource for Vec<T> {
+// SAFETY: a vector's bytes live on the heap, so they stay in place when the vector moves; the ledger owns
+// the vector, so nobody can grow or drop it before the copy has run.
+unsafe impl HostSource for Vec<u8> {
     fn as_ptr(&self) -> *const u8 {
-        self.as_slice().as_ptr().cast()
+        self.as_slice().as_ptr()
     }
 
     fn len_bytes(&self) -> usize {
-        size_of_val(self.as_slice())
+        self.len()
     }
 }
 
-// SAFETY: as above, every bit pattern is an element, and an owned vector is reachable by nobody else.
-unsafe impl<T: Element> HostSink for Vec<T> {
+// SAFETY: as above, and an owned vector is reachable by nobody else.
+unsafe impl HostSink for Vec<u8> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.as_mut_slice().as_mut_ptr().cast()
+        self.as_mut_slice().as_mut_ptr()
     }
 }
-
-/// A source of whole elements of one kind.
-pub trait ElementSource<T: Element>: HostSource {}
-
-/// A destination of whole elements of one kind.
-pub trait ElementSink<T: Element>: HostSink {}
-
-impl<T: Element> ElementSource<T> for Vec<T> {}
-impl<T: Element> ElementSink<T> for Vec<T> {}

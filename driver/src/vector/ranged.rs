@@ -33,7 +33,7 @@ const ON_DEVICE: &str = "copying between vectors";
 /// Nobody can look at the destination of a stream copy before it has run:
 /// ```compile_fail,E0382
 /// # fn wrong(vector: &spoc_driver::Vector<f32>, stream: &spoc_driver::Stream) {
-/// let destination = vec![0.0_f32; 4];
+/// let destination = spoc_driver::Elements(vec![0.0_f32; 4]);
 /// let pending = vector.copy_to_host_on(stream, 0, destination);
 /// println!("{}", destination[0]);
 /// # }
@@ -41,7 +41,7 @@ const ON_DEVICE: &str = "copying between vectors";
 /// Nor change the source of one:
 /// ```compile_fail,E0382
 /// # fn wrong(vector: &mut spoc_driver::Vector<f32>, stream: &spoc_driver::Stream) {
-/// let mut source = vec![0.0_f32; 4];
+/// let mut source = spoc_driver::Elements(vec![0.0_f32; 4]);
 /// vector.copy_to_device_on(stream, 0, source);
 /// source[0] = 1.0;
 /// # }
