@@ -1,5 +1,8 @@
 //! Random programs on every backend, against a reference of a few lines.
 
+// Helpers of tests stop with a message, as tests do.
+#![allow(clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
 use proptest::test_runner::{Config, TestRunner};
 use spoc_tests::{Platform, model};
 
