@@ -6,6 +6,8 @@
 mod capacity;
 mod identity;
 pub mod native;
+#[cfg(feature = "opencl")]
+pub mod opencl;
 mod probe;
 
 pub use probe::{ProbeOutcome, ProbeReport, found, probe};

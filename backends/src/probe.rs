@@ -55,6 +55,12 @@ fn probe_one(kind: BackendKind) -> ProbeOutcome {
         BackendKind::Hip => {
             without_adapter(kind, &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"])
         }
+        #[cfg(feature = "opencl")]
+        BackendKind::OpenCl => match crate::opencl::backend() {
+            Ok((probed, _)) => ProbeOutcome::Found(probed),
+            Err(reason) => ProbeOutcome::Missing { reason },
+        },
+        #[cfg(not(feature = "opencl"))]
         BackendKind::OpenCl => without_adapter(kind, &["libOpenCL.so.1", "libOpenCL.so"]),
         BackendKind::Vulkan => without_adapter(kind, &["libvulkan.so.1", "libvulkan.so"]),
         BackendKind::Metal => missing("Metal exists on macOS only"),
@@ -72,23 +78,23 @@ fn missing(reason: &str) -> ProbeOutcome {
 /// Says whether the API's library is there, so that an operator knows which half is missing.
 fn without_adapter(kind: BackendKind, names: &[&str]) -> ProbeOutcome {
     match load(names) {
-        Ok(name) => missing(&format!("{name} present, but this build has no {kind} adapter")),
+        Ok((name, library)) => {
+            // Never unloaded: these runtimes start threads and exit handlers that outlive an unload.
+            std::mem::forget(library);
+            missing(&format!("{name} present, but this build has no {kind} adapter"))
+        }
         Err(errors) => missing(&format!("no {kind} library: {errors}")),
     }
 }
 
 /// Loads the first of the names that can be loaded; else the loader's word on each.
-fn load(names: &[&str]) -> Result<String, String> {
+pub(crate) fn load<'n>(names: &[&'n str]) -> Result<(&'n str, libloading::Library), String> {
     let mut errors = Vec::new();
     for name in names {
         // SAFETY: loading runs the library's initialisers. The names are those of the GPU vendors' runtimes,
         // found where the operator's loader configuration points; any GPU program does the same.
         match unsafe { libloading::Library::new(*name) } {
-            Ok(library) => {
-                // Never unloaded: these runtimes start threads and exit handlers that outlive an unload.
-                std::mem::forget(library);
-                return Ok((*name).to_owned());
-            }
+            Ok(library) => return Ok((name, library)),
             Err(error) => errors.push(format!("{name}: {}", reason_of(&error))),
         }
     }
