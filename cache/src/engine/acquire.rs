@@ -228,7 +228,7 @@ impl Core {
                 for &slot in &slots {
                     let waiters = &mut self.table.get_mut(slot).waiters;
                     if let Some(place) = waiters.iter().position(|&waiter| waiter == index) {
-                        waiters.swap_remove(place);
+                        waiters.remove(place);
                         self.lose_interest(slot);
                     } else if self.table.state(slot) != State::Failed || self.table.get(slot).leases > 0 {
                         self.unpin(slot, None);

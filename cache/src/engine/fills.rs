@@ -33,6 +33,8 @@ impl Core {
         entry.item = item;
         entry.bytes = bytes;
         entry.settled = false;
+        // An earlier fill may be published and not ended: its copies are ahead on the same stream.
+        entry.job = None;
         self.slot_of[item as usize] = slot;
         self.in_flight_bytes += bytes;
         self.table.describe(slot, self.models.key_word(item), self.models.position(item));
@@ -155,11 +157,13 @@ impl Core {
         self.last_error = Some(error.clone());
         self.log(LogKind::FillFailed, cause, item, slot);
         self.forget(slot);
-        while let Some(ticket) = self.table.get_mut(slot).waiters.pop() {
+        let mut waiters = std::mem::take(&mut self.table.get_mut(slot).waiters);
+        for ticket in waiters.drain(..) {
             self.counters.add(Counter::AcquiresFailed, 1);
             self.revoke(ticket, TicketState::Failed(error.clone()));
             self.wake = true;
         }
+        self.table.get_mut(slot).waiters = waiters;
     }
 
     /// The item is not found in this slot any more: the next demand fills another one.

@@ -1,0 +1,6 @@
+//! The core against a small reference and the deferred fake, under random schedules in one thread.
+
+mod harness;
+mod reference;
+mod schedules;
+mod single;

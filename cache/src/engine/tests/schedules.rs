@@ -1,0 +1,322 @@
+//! Random schedules: acquire, launch, release, drop, give up, fail, deliver, let the device run, in any order.
+//!
+//! After every action the core agrees with the reference. Every launch is a deferred read of the slot between
+//! the acquire's wait and the release's event: if any copy could overtake it, some schedule reads the bytes of
+//! another group.
+
+use super::harness::{Did, GROUPS, Harness, bytes_of, read_error};
+use super::reference::{Reference, Set};
+use crate::engine::TicketState;
+use crate::lease::{Acquire, Lease, Pending};
+use crate::policy::PolicyKind;
+use crate::slots::NONE;
+use crate::slots::state::State;
+use crate::stats::layout::Counter;
+use spoc_driver::{PendingRead, Stream, StreamOptions};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// xorshift: the seed of a failing schedule is printed, and is all that is needed to run it again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from((self.0 >> 11) % bound as u64).unwrap()
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        if from.is_empty() { None } else { Some(from[self.below(from.len())]) }
+    }
+}
+
+enum Held {
+    Pending(Pending<Rc<Stream>>),
+    Lease(Lease<Rc<Stream>>),
+}
+
+struct Run {
+    random: Random,
+    harness: Harness,
+    reference: Option<Reference>,
+    streams: Vec<Rc<Stream>>,
+    held: BTreeMap<usize, (Vec<u32>, Held)>,
+    names: usize,
+    /// Launches: what they read, and what they must find.
+    reads: Vec<(u32, PendingRead<Vec<u8>>)>,
+    slots: u32,
+}
+
+impl Run {
+    fn new(seed: u64, slots: u32, policy: PolicyKind) -> Run {
+        let harness = Harness::new(slots, policy);
+        let stream = || Rc::new(harness.device.create_stream(StreamOptions::default()).unwrap());
+        let streams = vec![stream(), stream()];
+        // The reference knows lru only; the device's findings are checked for every policy.
+        let reference = (policy == PolicyKind::Lru).then(|| Reference::new(slots as usize));
+        let random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let (held, reads) = (BTreeMap::new(), Vec::new());
+        Run { random, harness, reference, streams, held, names: 0, reads, slots }
+    }
+
+    fn acquire(&mut self) {
+        let width = 1 + self.random.below(self.slots as usize);
+        let mut groups: Vec<u32> = Vec::new();
+        while groups.len() < width {
+            let group = u32::try_from(self.random.below(GROUPS as usize)).unwrap();
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        let mut keys: Vec<_> = groups.iter().map(|&group| self.harness.keys[group as usize]).collect();
+        // A key named twice counts once.
+        keys.push(keys[0]);
+        let stream = Rc::clone(&self.streams[self.random.below(2)]);
+        let name = self.names;
+        self.names += 1;
+        if let Some(reference) = &mut self.reference {
+            reference.open(name, groups.clone());
+        }
+        let held = match self.harness.cache.acquire(&keys, stream).unwrap() {
+            Acquire::Ready(lease) => Held::Lease(lease),
+            Acquire::Pending(pending) => Held::Pending(pending),
+        };
+        self.held.insert(name, (groups, held));
+    }
+
+    /// Looks at a set that waits; a ready one becomes a lease, a failed one goes.
+    fn look(&mut self, name: usize) {
+        let pending = self.held.extract_if(name..=name, |_, (_, held)| matches!(held, Held::Pending(_)));
+        let Some((_, (groups, Held::Pending(pending)))) = { pending }.next() else { return };
+        let expected = self.reference.as_ref().map(|reference| {
+            (reference.ready(name), reference.sets[&name].1 == Set::Failed)
+        });
+        match pending.try_lease() {
+            Ok(Acquire::Ready(lease)) => {
+                assert!(expected.is_none_or(|(ready, _)| ready), "set {name} came early");
+                self.held.insert(name, (groups, Held::Lease(lease)));
+            }
+            Ok(Acquire::Pending(pending)) => {
+                assert!(expected.is_none_or(|(ready, failed)| !ready && !failed), "set {name} is late");
+                self.held.insert(name, (groups, Held::Pending(pending)));
+            }
+            Err(error) => {
+                assert!(expected.is_none_or(|(_, failed)| failed), "set {name} failed: {error}");
+                assert_eq!(error.kind().as_str(), "io_error");
+                self.close(name);
+            }
+        }
+    }
+
+    fn close(&mut self, name: usize) {
+        if let Some(reference) = &mut self.reference {
+            reference.close(name);
+        }
+    }
+
+    /// A launch on the acquire stream, sometimes a second one on another stream ordered behind it.
+    fn launch(&mut self, name: usize) {
+        let Some((groups, Held::Lease(lease))) = self.held.get(&name) else { return };
+        assert_eq!(lease.len(), groups.len() + 1);
+        assert_eq!(lease.slot(0), lease.slot(groups.len()));
+        let index = self.random.below(groups.len());
+        let (segment, base) = lease.memory(index).unwrap();
+        let len = bytes_of(groups[index]).len();
+        let read = lease.stream().copy_to_host(segment, base, vec![0; len]).unwrap();
+        self.reads.push((groups[index], read));
+    }
+
+    fn let_go(&mut self, name: usize) {
+        let Some((groups, held)) = self.held.remove(&name) else { return };
+        match held {
+            Held::Pending(pending) => drop(pending),
+            Held::Lease(lease) => match self.random.below(3) {
+                0 => drop(lease),
+                1 => {
+                    let stream = Rc::new(self.harness.device.create_event().unwrap());
+                    let own = self.streams.iter().position(|s| s.id() == lease.stream().id()).unwrap();
+                    let other = Rc::clone(&self.streams[1 - own]);
+                    lease.stream().record(&stream).unwrap();
+                    other.wait(&stream).unwrap();
+                    let (segment, base) = lease.memory(0).unwrap();
+                    let read = other.copy_to_host(segment, base, vec![0; bytes_of(groups[0]).len()]).unwrap();
+                    self.reads.push((groups[0], read));
+                    let own = Rc::clone(&self.streams[own]);
+                    lease.release(&[&own, &other]).unwrap();
+                }
+                _ => {
+                    let own = self.streams.iter().find(|s| s.id() == lease.stream().id()).unwrap();
+                    let own = Rc::clone(own);
+                    lease.release(&[&own]).unwrap();
+                }
+            },
+        }
+        self.close(name);
+    }
+
+    /// The group that a slot loads, before the pump's call changes it.
+    fn group_in(&self, index: usize) -> Option<u32> {
+        let (slot, _) = self.harness.slot_of_job(index)?;
+        self.harness.cache.shared().with(|core| {
+            let item = core.table.get(slot).item;
+            (item != NONE).then_some(item)
+        })
+    }
+
+    fn deliver(&mut self, index: usize, fail: bool) {
+        let group = self.group_in(index);
+        let outcome = if fail { Err(read_error()) } else { Ok(()) };
+        let did = self.harness.deliver(index, outcome);
+        let Some(reference) = &mut self.reference else { return };
+        match did {
+            Did::Nothing => {}
+            Did::Published => reference.published(group.unwrap()),
+            Did::Failed => reference.failed(group.unwrap()),
+        }
+    }
+
+    fn retire(&mut self, index: usize) {
+        // A slot that was published, evicted and failed again is not what this job's end frees.
+        let failed = self.harness.slot_of_job(index).is_some_and(|(slot, generation)| {
+            self.harness.cache.shared().with(|core| {
+                core.table.state(slot) == State::Failed && core.table.get(slot).generation == generation
+            })
+        });
+        if self.harness.retire(index)
+            && let Some(reference) = &mut self.reference
+        {
+            reference.ended(failed);
+        }
+    }
+
+    fn act(&mut self) {
+        let names: Vec<usize> = self.held.keys().copied().collect();
+        let jobs = self.harness.jobs();
+        match self.random.below(16) {
+            0..=2 if names.len() < 6 => self.acquire(),
+            3..=4 => self.random.pick(&names).into_iter().for_each(|name| self.look(name)),
+            5..=6 => self.random.pick(&names).into_iter().for_each(|name| self.launch(name)),
+            7 => self.random.pick(&names).into_iter().for_each(|name| self.let_go(name)),
+            8 if self.random.below(4) == 0 => {
+                self.random.pick(&jobs).into_iter().for_each(|index| self.deliver(index, true));
+            }
+            8..=11 => self.random.pick(&jobs).into_iter().for_each(|index| self.deliver(index, false)),
+            12 => self.random.pick(&jobs).into_iter().for_each(|index| self.retire(index)),
+            13..=14 => {
+                let busy = self.harness.control.busy_streams();
+                if let Some(stream) = self.random.pick(&busy) {
+                    self.harness.control.step(stream);
+                }
+            }
+            _ => self.harness.cache.shared().with(crate::engine::Core::retire_all),
+        }
+    }
+
+    fn check(&self) {
+        let Some(reference) = &self.reference else { return };
+        let cache = &self.harness.cache;
+        cache.shared().with(|core| {
+            for group in 0..GROUPS {
+                let slot = core.slot_of[group as usize];
+                let leases = reference.leased.get(&group).copied().unwrap_or(0);
+                let expected = if reference.loading.contains_key(&group) {
+                    "loading"
+                } else if leases > 0 {
+                    "leased"
+                } else if reference.idle.contains(&group) {
+                    "idle"
+                } else {
+                    "absent"
+                };
+                let found = match slot {
+                    NONE => "absent",
+                    slot => match core.table.state(slot) {
+                        State::Loading => "loading",
+                        State::Leased => "leased",
+                        State::Resident | State::Draining => "idle",
+                        other => panic!("group {group} in a slot that is {other}"),
+                    },
+                };
+                assert_eq!(found, expected, "group {group}");
+                if slot != NONE {
+                    assert_eq!(core.table.get(slot).leases, leases, "leases of group {group}");
+                }
+            }
+            let counts = core.table.counts();
+            assert_eq!(counts[State::Failed as usize], reference.dying as u64);
+            assert_eq!(counts.iter().sum::<u64>(), u64::from(self.slots));
+            assert_eq!(core.free.len() as u64, counts[State::Free as usize]);
+        });
+        let get = |counter| cache.counters().get(counter);
+        assert_eq!((get(Counter::Hits), get(Counter::Misses)), (reference.hits, reference.misses));
+        assert_eq!(get(Counter::Hits) + get(Counter::Misses), get(Counter::Requested));
+    }
+
+    /// Lets everything go, in random order, then looks for what is left.
+    fn end(mut self) {
+        while !self.held.is_empty() {
+            let names: Vec<usize> = self.held.keys().copied().collect();
+            let name = self.random.pick(&names).unwrap();
+            self.let_go(name);
+            self.check();
+        }
+        while let Some(&index) = self.harness.jobs().first() {
+            self.deliver(index, false);
+            self.harness.control.run_all();
+            self.retire(index);
+        }
+        self.check();
+        self.harness.control.run_all();
+        for (group, read) in self.reads.drain(..) {
+            assert!(read.wait().unwrap() == bytes_of(group), "a launch read another group than {group}");
+        }
+        self.harness.cache.shared().with(|core| {
+            core.retire_all();
+            assert!(core.is_quiet(), "something is left over");
+        });
+        let Harness { control, device, cache, copies, feed, .. } = self.harness;
+        assert_eq!(control.violations(), Vec::<String>::new());
+        drop((cache, copies, feed));
+        drop(self.streams);
+        assert_eq!(device.memory_in_use(), 0);
+        assert_eq!(control.live().segments, 0);
+    }
+}
+
+fn schedules(first: u64, count: u64, policy: PolicyKind) {
+    for seed in first..first + count {
+        let slots = 2 + u32::try_from(seed % 4).unwrap();
+        let ran = std::panic::catch_unwind(|| {
+            let mut run = Run::new(seed, slots, policy);
+            for _ in 0..120 {
+                run.act();
+                run.check();
+            }
+            run.end();
+        });
+        assert!(ran.is_ok(), "schedule {seed} with {slots} slots and {policy}");
+    }
+}
+
+/// Thousands by default; `SPOC_SCHEDULES` asks for more.
+fn wanted() -> u64 {
+    std::env::var("SPOC_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000)
+}
+
+#[test]
+fn random_schedules_agree_with_the_reference() {
+    schedules(1, wanted(), PolicyKind::Lru);
+}
+
+#[test]
+fn random_schedules_under_cycle_read_what_they_leased() {
+    schedules(1_000_000_000, wanted(), PolicyKind::Cycle);
+}
+
+#[test]
+fn ticket_states_are_small() {
+    // They are cloned at every look.
+    assert!(size_of::<TicketState>() <= 32);
+}
