@@ -247,8 +247,20 @@ impl SlotCache {
         if !stream.device().is(&self.device) {
             return Err(Error::new(ErrorKind::WrongDevice));
         }
-        let ticket = self.shared.with(|core| core.open(keys))?;
-        Pending::new(Arc::clone(&self.shared), ticket, stream).try_lease()
+        let (ticket, granted) = self.shared.with(|core| {
+            let ticket = core.open(keys)?;
+            let ready = matches!(core.look(ticket), TicketState::Reserved { loading: 0 });
+            Ok::<_, Error>((ticket, ready.then(|| core.grant(ticket, &stream))))
+        })?;
+        match granted {
+            Some(Ok(grant)) => Ok(Acquire::Ready(Lease::new(Arc::clone(&self.shared), grant, stream))),
+            // Dropping what is pending gives the slots back.
+            Some(Err(error)) => {
+                drop(Pending::new(Arc::clone(&self.shared), ticket, stream));
+                Err(error)
+            }
+            None => Pending::new(Arc::clone(&self.shared), ticket, stream).try_lease(),
+        }
     }
 
     /// [`acquire`](SlotCache::acquire), waiting for the disk if need be.

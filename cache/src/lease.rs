@@ -89,7 +89,7 @@ impl<S: Deref<Target = Stream>> Pending<S> {
         match self.shared.with(|core| core.grant(self.ticket, &stream)) {
             Ok(grant) => {
                 self.ticket = NONE;
-                Ok(Lease { shared: Arc::clone(&self.shared), grant: Some(grant), stream })
+                Ok(Lease::new(Arc::clone(&self.shared), grant, stream))
             }
             // Dropping `self` gives the slots back.
             Err(error) => Err(error),
@@ -138,6 +138,10 @@ pub struct Lease<S: Deref<Target = Stream>> {
 }
 
 impl<S: Deref<Target = Stream>> Lease<S> {
+    pub(crate) fn new(shared: Arc<Shared>, grant: Grant, stream: S) -> Lease<S> {
+        Lease { shared, grant: Some(grant), stream }
+    }
+
     fn wanted(&self) -> &[u32] {
         self.grant.as_ref().map_or(&[], |grant| &grant.wanted)
     }

@@ -1,5 +1,7 @@
 //! Real files, the real reader, the native backend: from file to slots and back.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests
+
 mod common;
 
 use common::{layers, native, open, pattern, pump, write_model};
@@ -92,4 +94,51 @@ fn layers_come_round_through_fewer_slots() {
     drop(stream);
     assert_eq!(device.memory_in_use(), 0);
     assert_eq!(device.in_flight(), 0);
+}
+
+/// Threads with streams of their own, more keys wanted at once than there are slots, real reads.
+#[test]
+fn threads_find_what_they_leased() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&write_model(folder.path(), &layers(10, 60_000)));
+    let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default()).unwrap());
+    let device = native();
+    let pump = pump(&device, IoMode::Auto, 512 << 10);
+    let cache = SlotCache::new(&pump, CacheOptions::for_catalogue(&catalogue, 5)).unwrap();
+    let keys = cache.keys(cache.register(Arc::clone(&catalogue)).unwrap());
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let (cache, keys, catalogue, device) = (&cache, &keys, &catalogue, &device);
+            scope.spawn(move || {
+                let stream = device.create_stream(StreamOptions::default()).unwrap();
+                for round in 0..60usize {
+                    let first = (thread * 7 + round * (thread + 1)) % keys.len();
+                    let groups = [first, (first + 1 + round % 3) % keys.len()];
+                    let lease = cache.wait_acquire(&groups.map(|group| keys[group]), &stream).unwrap();
+                    let mut reads = Vec::new();
+                    for (index, group) in groups.into_iter().enumerate() {
+                        let (segment, base) = lease.memory(index).unwrap();
+                        for tensor in catalogue.tensors(u32::try_from(group).unwrap()) {
+                            let len = usize::try_from(tensor.extent.len_bytes).unwrap();
+                            let at = base + tensor.offset_bytes;
+                            let read = stream.copy_to_host(segment, at, vec![0; len]).unwrap();
+                            reads.push((u64::from(tensor.tensor) + 1, len, read));
+                        }
+                    }
+                    if round % 2 == 0 {
+                        lease.release(&[&stream]).unwrap();
+                    } else {
+                        drop(lease);
+                    }
+                    for (seed, len, read) in reads {
+                        assert!(read.wait().unwrap() == pattern(seed, len), "thread {thread}, round {round}");
+                    }
+                }
+            });
+        }
+    });
+    let get = |counter| cache.counters().get(counter);
+    assert_eq!(get(Counter::Hits) + get(Counter::Misses), get(Counter::Requested));
+    assert_eq!(get(Counter::Requested), 4 * 60 * 2);
+    assert_eq!(get(Counter::LeasesGiven), get(Counter::LeasesReleased));
 }

@@ -176,3 +176,57 @@ unsafe impl HostSource for ChunkSource {
         self.0.len_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spoc_driver::fake::{FakeOptions, backend_with};
+    use spoc_driver::{BackendKind, DeviceSelector, Driver, Verdict};
+
+    fn device(register: bool, pinned: bool) -> (Device, spoc_driver::fake::FakeControl) {
+        let mut options = FakeOptions::default();
+        if !register {
+            options.capabilities.host_register = Verdict::unavailable("not here");
+        }
+        if !pinned {
+            options.capabilities.pinned_alloc = Verdict::unavailable("nor here");
+        }
+        let (probed, control) = backend_with(options);
+        let selector = DeviceSelector::index(BackendKind::Fake, 0);
+        (Driver::new(vec![probed]).open(&selector).unwrap(), control)
+    }
+
+    #[test]
+    fn the_ladder_steps_down_and_says_why() {
+        for (register, pinned, rung) in [
+            (true, true, Rung::Registered),
+            (false, true, Rung::DriverPinned),
+            (false, false, Rung::Pageable),
+        ] {
+            let (device, control) = device(register, pinned);
+            let memory = RingMemory::allocate(&device, 3 * 4096).unwrap();
+            assert_eq!((memory.rung(), memory.missed().len()), (rung, rung as usize));
+            assert!(memory.missed().iter().all(|missed| missed.reason.contains("here")));
+            assert_eq!(HostRegion::len_bytes(&memory), 3 * 4096);
+            assert!(HostRegion::as_ptr(&memory).addr().get().is_multiple_of(4096));
+            drop(memory);
+            assert_eq!((device.pinned_ranges(), control.live().pinned), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_pin_that_fails_is_rolled_back() {
+        let (device, control) = device(true, true);
+        control.fail_pin(1);
+        let memory = RingMemory::allocate(&device, 4096).unwrap();
+        assert_eq!(memory.rung(), Rung::DriverPinned);
+        drop(memory);
+        assert_eq!(device.pinned_ranges(), 0);
+    }
+
+    #[test]
+    fn nothing_is_refused() {
+        let (device, _control) = device(true, true);
+        assert!(RingMemory::allocate(&device, 0).is_err());
+    }
+}

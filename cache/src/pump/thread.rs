@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// reader cannot end.
 const BEAT: Duration = Duration::from_millis(500);
 
+/// How often the thread looks at copies that may stand behind a launch while it waits for reads.
+const GLANCE: Duration = Duration::from_millis(10);
+
 /// Pieces of one chunk that there is room for before a larger list is made (and kept).
 const PIECES: usize = 64;
 
@@ -96,9 +99,9 @@ impl Copier {
             Err(TryRecvError::Empty) => {}
         }
         let reads_out = self.shared.jobs.reads_out() > 0;
-        // Copies that stand behind a launch must not keep others from being enqueued: while the reader still
-        // has chunks it will deliver, so that is waited for.
-        let reader_first = self.may_stand && reads_out && self.in_flight.len() <= self.chunks / 2;
+        // Copies that stand behind a launch must not keep others from being enqueued: while the reader has
+        // chunks left, reads are waited for and the copies only looked at.
+        let reader_first = self.may_stand && self.in_flight.len() <= self.chunks / 2;
         if self.in_flight.is_empty() || reader_first {
             self.wait_for_read(reads_out)
         } else {
@@ -108,7 +111,8 @@ impl Copier {
 
     fn wait_for_read(&mut self, reads_out: bool) -> Next {
         let began = Instant::now();
-        let received = self.completions.recv_timeout(BEAT);
+        let patience = if self.in_flight.is_empty() { BEAT } else { GLANCE };
+        let received = self.completions.recv_timeout(patience);
         if reads_out && self.in_flight.is_empty() {
             self.shared.counters.add_time(Counter::WaitReadsNs, began.elapsed());
         }
@@ -155,6 +159,8 @@ impl Copier {
     fn fail_stream(&mut self, error: &Error) {
         tracing::error!(%error, "the copy stream failed");
         self.shared.counters.add(Counter::StreamErrors, 1);
+        // Copies behind the one that failed may still run: what they touch is given up only afterwards.
+        let _ = self.copies.synchronize();
         for lost in &self.in_flight {
             if self.shared.jobs.kill(lost.job) {
                 lost.work.sink.failed(lost.work.tag, error, true);
@@ -200,8 +206,14 @@ impl Copier {
 
     /// The files are still what they were when the plan was made; then the sink may give the bytes out.
     fn publish(&self, work: &Work) -> Result<()> {
-        for file in work.plan.files() {
-            file.check_unchanged()?;
+        let mut checked = None;
+        for read in work.plan.reads() {
+            // Reads are in the order of their files; files that nothing was read from may change.
+            if checked.replace(read.file) != Some(read.file)
+                && let Some(file) = work.plan.files().get(read.file as usize)
+            {
+                file.check_unchanged()?;
+            }
         }
         work.sink.published(work.tag, &self.copies)
     }
@@ -230,9 +242,6 @@ impl Copier {
         if let Err(error) = self.copies.record(&event) {
             // Copies without an event: only the stream itself can still say when they end.
             let error = Error::from(error);
-            if let Err(error) = self.copies.synchronize() {
-                tracing::error!(%error, "the copy stream could not be waited for");
-            }
             self.fail_stream(&error);
             return Err(error);
         }

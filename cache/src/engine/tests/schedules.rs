@@ -90,9 +90,10 @@ impl Run {
     fn look(&mut self, name: usize) {
         let pending = self.held.extract_if(name..=name, |_, (_, held)| matches!(held, Held::Pending(_)));
         let Some((_, (groups, Held::Pending(pending)))) = { pending }.next() else { return };
-        let expected = self.reference.as_ref().map(|reference| {
-            (reference.ready(name), reference.sets[&name].1 == Set::Failed)
-        });
+        let expected = self
+            .reference
+            .as_ref()
+            .map(|reference| (reference.ready(name), reference.sets[&name].1 == Set::Failed));
         match pending.try_lease() {
             Ok(Acquire::Ready(lease)) => {
                 assert!(expected.is_none_or(|(ready, _)| ready), "set {name} came early");

@@ -25,7 +25,7 @@ fn pending<'s>(harness: &Harness, groups: &[usize], stream: &'s Stream) -> Pendi
     }
 }
 
-fn ready<'s>(acquire: Result<Acquire<&'s Stream>>) -> Lease<&'s Stream> {
+fn ready(acquire: Result<Acquire<&Stream>>) -> Lease<&Stream> {
     match acquire.unwrap() {
         Acquire::Ready(lease) => lease,
         Acquire::Pending(_) => panic!("not ready"),
@@ -41,7 +41,9 @@ fn warm(harness: &Harness, groups: &[usize], stream: &Stream) {
 
 /// Every chunk of a job arrives; no copy runs.
 fn deliver_all(harness: &Harness, index: usize) {
-    (0..8).for_each(|_| drop(harness.deliver(index, Ok(()))));
+    for _ in 0..8 {
+        harness.deliver(index, Ok(()));
+    }
 }
 
 fn is_resident(harness: &Harness, group: usize) -> bool {
@@ -284,7 +286,10 @@ fn a_pump_that_takes_no_job_fails_the_set_and_frees_its_slots() {
     let harness = Harness::new(2, PolicyKind::Lru);
     let stream = stream(&harness);
     harness.feed.refuse.store(true, Ordering::Relaxed);
-    assert_eq!(harness.cache.acquire(&keys(&harness, &[0, 1]), &stream).unwrap_err().kind().as_str(), "closed");
+    assert_eq!(
+        harness.cache.acquire(&keys(&harness, &[0, 1]), &stream).unwrap_err().kind().as_str(),
+        "closed"
+    );
     assert_eq!(harness.cache.snapshot().states[State::Free as usize], 2);
     assert!(harness.cache.shared().with(|core| core.is_quiet()));
     harness.feed.refuse.store(false, Ordering::Relaxed);
