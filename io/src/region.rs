@@ -6,6 +6,9 @@ use crate::{Error, ErrorKind, Result};
 
 /// Memory that a [`crate::Reader`] may fill.
 ///
+/// Huge pages matter: a direct read into 4 KiB pages is cut into as many segments as the device takes at once, and on
+/// a virtio disk came at half the rate, for four times the processor time, of one into huge pages.
+///
 /// # Safety
 /// From the moment the value is given to a reader until it is dropped:
 /// - `as_ptr` and `len_bytes` never change; the pointer is page aligned (4096) and `len_bytes` bytes from it are
