@@ -8,8 +8,9 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::host::{PinUse, Registry};
+use crate::host::{PinUse, RawPins, Registry};
 use crate::ledger::{Ledger, StreamCore};
+use crate::staging::Staging;
 use crate::stream::Stream;
 use crate::util::lock;
 
@@ -37,6 +38,8 @@ pub(crate) struct DeviceCore {
 pub(crate) struct DeviceShared {
     pub(crate) core: Arc<DeviceCore>,
     pub(crate) ledger: Ledger,
+    pub(crate) staging: Staging,
+    pub(crate) raw_pins: RawPins,
 }
 
 /// Monotonic counts of what a device was asked to do.
@@ -47,6 +50,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_to_host: AtomicU64,
     pub(crate) bytes_on_device: AtomicU64,
     pub(crate) pageable_copies: AtomicU64,
+    pub(crate) staging_waits: AtomicU64,
     warned_of_pageable: AtomicBool,
 }
 
@@ -64,6 +68,8 @@ pub struct DeviceCounters {
     pub bytes_on_device: u64,
     /// Stream copies from or to host memory that is not pinned: some APIs block the host for those.
     pub pageable_copies: u64,
+    /// Times that a staged write found the staging ring full and waited.
+    pub staging_waits: u64,
 }
 
 impl DeviceCore {
@@ -92,7 +98,12 @@ impl DeviceCore {
         if let Some(shared) = slot.upgrade() {
             return shared;
         }
-        let shared = Arc::new(DeviceShared { core: Arc::clone(self), ledger: Ledger::default() });
+        let shared = Arc::new(DeviceShared {
+            core: Arc::clone(self),
+            ledger: Ledger::default(),
+            staging: Staging::default(),
+            raw_pins: RawPins::default(),
+        });
         shared.ledger.add(&self.default);
         *slot = Arc::downgrade(&shared);
         shared
@@ -174,6 +185,14 @@ impl Device {
 
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.shared.ledger
+    }
+
+    pub(crate) fn staging(&self) -> &Staging {
+        &self.shared.staging
+    }
+
+    pub(crate) fn raw_pins(&self) -> &RawPins {
+        &self.shared.raw_pins
     }
 
     /// The backend's kind and generation.
@@ -311,6 +330,7 @@ impl Device {
             bytes_to_host: read(&counters.bytes_to_host),
             bytes_on_device: read(&counters.bytes_on_device),
             pageable_copies: read(&counters.pageable_copies),
+            staging_waits: read(&counters.staging_waits),
         }
     }
 }

@@ -17,6 +17,7 @@ mod host;
 mod ledger;
 mod pending;
 mod segment;
+mod staging;
 mod stream;
 mod util;
 mod vector;
@@ -32,10 +33,11 @@ pub use error::{Error, ErrorKind, Result, Returned};
 pub use event::Event;
 pub use host::{
     ElementSink, ElementSource, Elements, HostBuffer, HostMemory, HostMemoryOptions, HostSink, HostSource,
-    Pin, Pinned,
+    Pin, Pinned, PinnedHandle, SinkLoan, SourceLoan,
 };
 pub use pending::PendingRead;
 pub use segment::Segment;
+pub use staging::{MAX_STAGED_BYTES, STAGING_RING_BYTES};
 pub use stream::Stream;
 pub use vector::location;
 pub use vector::{

@@ -46,6 +46,10 @@ impl Stream {
         &self.core
     }
 
+    pub(crate) fn core_arc(&self) -> &Arc<StreamCore> {
+        &self.core
+    }
+
     pub(crate) fn device_core(&self) -> &Arc<DeviceCore> {
         self.device.core()
     }

@@ -1,13 +1,19 @@
 //! Host memory: what copies read from and write to, and how it is pinned.
 
 mod elements;
+mod handle;
+mod loan;
 mod memory;
 mod pinned;
+mod raw;
 mod registry;
 
 pub use elements::{ElementSink, ElementSource, Elements};
+pub use handle::PinnedHandle;
+pub use loan::{SinkLoan, SourceLoan};
 pub use memory::{HostBuffer, HostMemory, HostMemoryOptions};
 pub use pinned::{Pin, Pinned};
+pub(crate) use raw::RawPins;
 pub(crate) use registry::{PinUse, Registry};
 
 /// Host bytes that an enqueued copy may read. The value moves into the ledger and is dropped there once

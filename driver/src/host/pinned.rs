@@ -98,6 +98,14 @@ impl Pinned {
         self.range.is_some()
     }
 
+    /// What keeps the memory, and where it is.
+    pub(super) fn into_parts(self) -> Result<(Arc<PinRange>, NonNull<u8>, usize)> {
+        self.check_live()?;
+        let Self { range, ptr, len_bytes } = self;
+        let range = range.ok_or_else(|| Error::new(ErrorKind::Released, "using pinned memory"))?;
+        Ok((range, ptr, len_bytes))
+    }
+
     fn check_live(&self) -> Result<()> {
         match self.range {
             Some(_) => Ok(()),

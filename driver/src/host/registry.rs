@@ -76,9 +76,20 @@ impl Registry {
         register: impl FnOnce() -> Result<Handle>,
     ) -> Result<Arc<PinRange>> {
         let (start, len_bytes) = (memory.as_ptr().addr(), memory.len_bytes());
+        Self::register_at(core, start, len_bytes, Some(memory), register)
+    }
+
+    /// [`Registry::register`] of memory that somebody else keeps, if `memory` does not.
+    pub(crate) fn register_at(
+        core: &Arc<DeviceCore>,
+        start: usize,
+        len_bytes: usize,
+        memory: Option<HostMemory>,
+        register: impl FnOnce() -> Result<Handle>,
+    ) -> Result<Arc<PinRange>> {
         core.registry.claim(start, len_bytes)?;
         match register() {
-            Ok(handle) => Ok(core.registry.settle(core, start, len_bytes, handle, Some(memory))),
+            Ok(handle) => Ok(core.registry.settle(core, start, len_bytes, handle, memory)),
             Err(error) => {
                 lock(&core.registry.ranges).remove(&start);
                 Err(error)
@@ -159,6 +170,15 @@ impl Registry {
             range.in_flight.fetch_add(1, Ordering::Relaxed);
             PinUse(range)
         }))
+    }
+
+    /// A registered range that shares a byte with this one.
+    pub(crate) fn overlapping(&self, start: usize, len_bytes: usize) -> Option<Arc<PinRange>> {
+        let ranges = lock(&self.ranges);
+        let end = start.saturating_add(len_bytes.max(1));
+        let (&first, known) = ranges.range(..end).next_back()?;
+        let overlaps = first.saturating_add(known.len_bytes) > start;
+        if overlaps { known.range.upgrade() } else { None }
     }
 
     /// How many ranges are registered.

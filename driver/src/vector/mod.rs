@@ -13,8 +13,11 @@ mod whole;
 
 pub use device_vector::DeviceVector;
 pub(crate) use device_vector::check_elements;
+pub(crate) use element::as_bytes;
 pub use element::{Element, ElementKind, Item, VECTOR_ELEMENTS_MAX, kind_of};
 pub use host_slice::HostSlice;
 pub use location::{Location, Operation};
+pub(crate) use ranged::Part;
 pub use state::HostLink;
+pub(crate) use whole::Body;
 pub use whole::Vector;

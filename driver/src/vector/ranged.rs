@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result, Returned};
 use crate::host::{ElementSink, ElementSource, HostSink, HostSource};
 use crate::pending::PendingRead;
 use crate::stream::Stream;
-use crate::util::check_range;
+use crate::util::{check_aligned, check_range, host_len};
 
 const TO_DEVICE: &str = "copying into a vector";
 const TO_HOST: &str = "copying out of a vector";
@@ -78,7 +78,7 @@ impl<T: Element> Vector<T> {
         first: u64,
         src: S,
     ) -> Result<(), Returned<S>> {
-        match self.body.range(first, src.len_bytes() / size_of::<T>(), TO_DEVICE) {
+        match self.body.whole_elements(first, src.len_bytes(), TO_DEVICE) {
             Ok(offset) => self.body.write_on(stream, offset, src),
             Err(error) => Err(Returned::new(src, error)),
         }
@@ -95,7 +95,7 @@ impl<T: Element> Vector<T> {
         first: u64,
         dst: D,
     ) -> Result<PendingRead<D>, Returned<D>> {
-        match self.body.range(first, dst.len_bytes() / size_of::<T>(), TO_HOST) {
+        match self.body.whole_elements(first, dst.len_bytes(), TO_HOST) {
             Ok(offset) => self.body.read_on(stream, offset, dst),
             Err(error) => Err(Returned::new(dst, error)),
         }
@@ -220,6 +220,12 @@ pub(crate) struct Part {
 }
 
 impl Body {
+    /// Byte offset of an element range whose bytes somebody else counts: pinned memory has no elements.
+    fn whole_elements(&self, first: u64, len_bytes: usize, doing: &'static str) -> Result<u64> {
+        check_aligned(len_bytes as u64, self.item_bytes, doing)?;
+        self.range(first, len_bytes / host_len(self.item_bytes, doing)?, doing)
+    }
+
     /// Checks a byte range of the device copy; `named` is the stream's device, or the home if there is no stream.
     pub(crate) fn part(
         &self,
