@@ -9,8 +9,8 @@ use opencl_sys::{
     CL_QUEUE_PROPERTIES, cl_device_id,
 };
 use spoc_driver::backend::{
-    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Foreign, Limits,
-    MemoryInfo, SegmentOptions, StreamOptions, Verdict,
+    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Foreign, HostMap,
+    Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
 };
 use spoc_driver::{Error, ErrorKind, Result};
 
@@ -161,6 +161,10 @@ impl Backend for OpenCl {
         capabilities.wait_value = NO_WORDS;
         capabilities.host_pointer =
             Verdict::unavailable("OpenCL memory may be addressed by the host only while it is mapped");
+        if !device.found.is_cpu {
+            capabilities.host_buffer =
+                Verdict::unavailable("host memory is a buffer in place on CPU devices alone");
+        }
         capabilities.device_address = Verdict::unavailable("OpenCL buffers have no address");
         capabilities.peer_copies = Verdict::unavailable("a context is of one device");
         capabilities.stream_capture = Verdict::unavailable("OpenCL queues cannot be recorded");
@@ -265,6 +269,20 @@ impl Backend for OpenCl {
             return Err(Error::new(kind, DOING));
         }
         Ok(Buffer::lent(mem, host_len(base)?, keep_alive))
+    }
+
+    fn host_buffer_align_bytes(&self, device: &Device) -> u64 {
+        device.found.align_bytes
+    }
+
+    unsafe fn host_buffer(&self, device: &Device, ptr: *mut u8, len_bytes: u64) -> Result<Buffer> {
+        let len = host_len(len_bytes)?;
+        // SAFETY: the driver keeps the memory mapped for longer than the buffer.
+        unsafe { Buffer::over_host(&device.context, &device.found.account, ptr, len) }
+    }
+
+    fn map_host_buffer(&self, device: &Device, buffer: &Buffer, map: HostMap) -> Result<()> {
+        buffer.hand_over(&device.service, map)
     }
 
     fn alloc_pinned(&self, device: &Device, len_bytes: usize) -> Result<Pinned> {

@@ -5,7 +5,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use opencl_sys::{CL_MEM_ALLOC_HOST_PTR, CL_MEM_READ_WRITE, CL_SUCCESS, cl_int, cl_mem_flags};
+use opencl_sys::{
+    CL_MAP_READ, CL_MAP_WRITE_INVALIDATE_REGION, CL_MEM_ALLOC_HOST_PTR, CL_MEM_READ_WRITE,
+    CL_MEM_USE_HOST_PTR, CL_SUCCESS, cl_int, cl_mem_flags,
+};
+use spoc_driver::backend::HostMap;
 use spoc_driver::{Error, ErrorKind, MemoryInfo, Result};
 
 use super::error::{of_allocation, of_pinning};
@@ -20,6 +24,8 @@ pub(super) struct Buffer {
     pub(super) mem: Mem,
     /// Where it begins in `mem`.
     pub(super) base: usize,
+    /// Address and length of the host memory that it lies over.
+    host: Option<(usize, usize)>,
     _charge: Option<Charge>,
     // Last: what was lent goes after our reference to it.
     _keep_alive: Option<Box<dyn Any + Send + Sync>>,
@@ -97,12 +103,48 @@ impl Buffer {
             let kind = ErrorKind::OutOfDeviceMemory { need_bytes: bytes, have_bytes: have };
             Error::new(kind, "touching OpenCL device memory").because(error)
         })?;
-        Ok(Self { mem, base: 0, _charge: Some(charge), _keep_alive: None })
+        Ok(Self { mem, base: 0, host: None, _charge: Some(charge), _keep_alive: None })
+    }
+
+    /// A buffer over host memory, in place. Its kernels see what the memory holds now.
+    ///
+    /// # Safety
+    /// `len` bytes at `ptr` stay mapped until the buffer is dropped.
+    pub(super) unsafe fn over_host(
+        context: &Context,
+        account: &Account,
+        ptr: *mut u8,
+        len: usize,
+    ) -> Result<Self> {
+        let flags = CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR;
+        let (bytes, have) = (len as u64, account.memory().free_bytes);
+        // SAFETY: the caller's word.
+        let mem = unsafe { create_over(context, flags, len, ptr) }
+            .map_err(|code| of_allocation(code, bytes, have, account.allocation_bytes_max))?;
+        Ok(Self { mem, base: 0, host: Some((ptr.addr(), len)), _charge: None, _keep_alive: None })
+    }
+
+    /// Hands a buffer over host memory to the host or back. Nothing enqueued uses it.
+    pub(super) fn hand_over(&self, service: &Queue, map: HostMap) -> Result<()> {
+        const DOING: &str = "mapping host memory through OpenCL";
+        let (address, len) = self.host.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, DOING))?;
+        // Invalidating, or a runtime with a copy of its own would first overwrite what the host has written.
+        let flags = match map {
+            HostMap::Read => CL_MAP_READ,
+            HostMap::Write => CL_MAP_WRITE_INVALIDATE_REGION,
+        };
+        let mapped = service.map_for(&self.mem, len, flags)?;
+        service.unmap(&self.mem, mapped)?;
+        service.finish()?;
+        if mapped.addr() != address {
+            return Err(Error::new(ErrorKind::Backend, DOING).with("because", "the runtime made a copy"));
+        }
+        Ok(())
     }
 
     /// Memory that another library allocated, and answers for.
     pub(super) fn lent(mem: Mem, base: usize, keep_alive: Option<Box<dyn Any + Send + Sync>>) -> Self {
-        Self { mem, base, _charge: None, _keep_alive: keep_alive }
+        Self { mem, base, host: None, _charge: None, _keep_alive: keep_alive }
     }
 
     /// A place in the buffer behind it.
@@ -162,10 +204,22 @@ impl Drop for Pinned {
 }
 
 fn create(context: &Context, flags: cl_mem_flags, len: usize) -> Result<Mem, cl_int> {
+    // SAFETY: without host memory of ours a null pointer is what belongs there.
+    unsafe { create_over(context, flags, len, ptr::null_mut()) }
+}
+
+/// # Safety
+/// `host` is null, or `len` bytes there stay mapped for as long as the buffer lives and `flags` say so.
+unsafe fn create_over(
+    context: &Context,
+    flags: cl_mem_flags,
+    len: usize,
+    host: *mut u8,
+) -> Result<Mem, cl_int> {
     let mut code = CL_SUCCESS;
-    // SAFETY: `context` is alive; without host memory of ours a null pointer is what belongs there.
+    // SAFETY: `context` is alive; the caller's word for `host`.
     let raw = unsafe {
-        (context.api().library.create_buffer)(context.raw(), flags, len, ptr::null_mut(), &raw mut code)
+        (context.api().library.create_buffer)(context.raw(), flags, len, host.cast(), &raw mut code)
     };
     if code != CL_SUCCESS {
         return Err(code);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use opencl_sys::{
     CL_EVENT_COMMAND_EXECUTION_STATUS, CL_FALSE, CL_MAP_READ, CL_MAP_WRITE, CL_SUCCESS, CL_TRUE,
-    cl_device_id, cl_event, cl_int, cl_uint,
+    cl_device_id, cl_event, cl_int, cl_map_flags, cl_uint,
 };
 use spoc_driver::{Error, ErrorKind, Result};
 
@@ -166,15 +166,20 @@ impl Queue {
 
     /// Makes a whole buffer addressable by the host, and waits for it.
     pub(super) fn map(&self, mem: &Mem, len: usize) -> Result<*mut u8> {
+        self.map_for(mem, len, CL_MAP_READ | CL_MAP_WRITE)
+    }
+
+    /// [`Queue::map`] for a purpose.
+    pub(super) fn map_for(&self, mem: &Mem, len: usize, flags: cl_map_flags) -> Result<*mut u8> {
         const DOING: &str = "mapping OpenCL memory";
         let mut code = CL_SUCCESS;
-        // SAFETY: `len` is the buffer's length, as its only caller sees to.
+        // SAFETY: `len` is the buffer's length, as the callers see to.
         let mapped = unsafe {
             (self.api().library.enqueue_map_buffer)(
                 self.raw(),
                 mem.raw(),
                 CL_TRUE,
-                CL_MAP_READ | CL_MAP_WRITE,
+                flags,
                 0,
                 len,
                 0,
