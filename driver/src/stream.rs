@@ -152,6 +152,10 @@ impl Stream {
         core.require("fill", &core.capabilities.fill)?;
         core.check_same(dst.core(), DOING)?;
         dst.check(offset_bytes, len_bytes, DOING)?;
+        if len_bytes == 0 {
+            // APIs refuse an empty fill.
+            return Ok(());
+        }
         self.keep_short();
         let _turn = lock(&self.core.submission);
         self.submit(Payload::new(()), [dst].into_iter(), |core, stream| {

@@ -267,6 +267,8 @@ impl Backend for Fake {
     fn wait_event(&self, _: &FakeDevice, stream: &StreamHandle, event: &EventHandle) -> Result<()> {
         let Some(mark) = self.recorded(event) else { return Ok(()) };
         if stream.is_default {
+            // Waiting is work of the default stream like any other: it comes after the blocking streams.
+            self.wait_for_blocking(stream);
             self.world.wait_for(&[mark]);
             return self.world.lock().check_lost("waiting for an event");
         }
