@@ -26,6 +26,19 @@ macro_rules! every_check {
                 devices_have_sensible_limits,
                 rule_07_drivers_know_nothing_of_each_other,
             ;
+            elements:
+                rule_04_vectors_of_every_kind_make_the_round_trip,
+                vectors_every_access_checks_its_bounds,
+                rule_02_device_only_vectors_have_1_to_i32_max_elements,
+                rule_02_records_move_whole_or_not_at_all,
+                rule_04_byte_copies_move_exactly_the_destinations_size,
+                rule_04_byte_copies_of_vectors_at_odd_offsets,
+                rule_10_implicit_paths_of_vectors_settle_non_blocking_streams,
+                rule_10_naming_a_stream_settles_nothing,
+                ledger_vectors_may_be_dropped_while_copies_are_pending,
+                vectors_streams_of_another_device_are_refused,
+                vectors_of_odd_sizes_move_whole,
+            ;
             events:
                 events_never_recorded_are_refused,
                 events_stand_for_what_was_enqueued_before,
@@ -54,6 +67,19 @@ macro_rules! every_check {
                 ledger_handles_may_be_dropped_in_every_order,
                 ledger_reserving_changes_nothing,
                 ledger_drops_of_sources_may_use_the_driver,
+            ;
+            locations:
+                rule_01_every_cell_of_the_location_table,
+                rule_01_automatic_transfers_can_be_turned_off_for_a_driver,
+                rule_01_copies_without_a_stream_change_the_location_alike,
+                rule_01_copies_between_vectors_change_the_destination_alone,
+                rule_03_host_access_to_device_only_vectors,
+                rule_05_writing_one_element_loses_nothing,
+                rule_05_a_second_device_gets_the_newest_copy,
+                rule_05_freeing_the_newest_copy_brings_it_back,
+                rule_05_freeing_a_device_only_vector_discards_it,
+                rule_05_freeing_in_flight_is_refused,
+                rule_06_memory_in_use_counts_buffers_of_vectors,
             ;
             offers:
                 table_verdicts_are_those_of_the_contract,
@@ -101,6 +127,7 @@ macro_rules! every_check {
                 rule_09_the_default_stream_waits_for_blocking_streams,
                 rule_09_the_default_stream_sees_what_blocking_streams_did,
                 rule_09_default_stream_handles_order_themselves_after_blocking_streams,
+                rule_09_waits_and_records_of_the_default_stream_come_after_blocking_streams,
                 rule_09_blocking_streams_wait_for_the_default_stream,
                 rule_09_the_default_stream_does_not_wait_for_non_blocking_streams,
                 rule_10_copies_without_a_stream_settle_non_blocking_streams,

@@ -17,7 +17,13 @@ fn agree(platform: Platform, cases: u32, len: usize) {
         }
     };
     let granule = platform.granule(&bench).expect("the devices open");
-    let config = Config { cases, failure_persistence: None, max_shrink_time: 60_000, ..Config::default() };
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 100_000,
+        max_shrink_time: 60_000,
+        ..Config::default()
+    };
     let outcome = TestRunner::new(config).run(&model::programs(len, granule), |program| {
         // A fresh bench each: the fake's machine remembers.
         let bench = platform.deferred_bench().expect("it was there a moment ago");

@@ -82,6 +82,12 @@ pub fn copies_of_nothing_change_nothing(subject: &Subject) {
         .unwrap();
     stream.synchronize().unwrap();
     assert_eq!(drops.count(), 3);
+    if subject.device.capabilities().fill.is_available() {
+        stream.fill(&segment, 8, 0, 9).unwrap();
+        segment.fill(64, 0, 9).unwrap();
+    }
+    stream.copy_device_to_device(&segment, 0, &segment, 0, 0).unwrap();
+    assert_eq!(subject.device.in_flight(), 0, "something was enqueued for nothing");
     let empty = stream.copy_to_host(&segment, 64, drops.watch(Vec::new())).unwrap().wait().unwrap();
     assert!(empty.bytes().is_empty());
     assert_eq!(subject.contents(&segment), pattern(2, 64));

@@ -2,8 +2,10 @@
 
 pub mod copies;
 pub mod devices;
+pub mod elements;
 pub mod events;
 pub mod ledger;
+pub mod locations;
 pub mod offers;
 pub mod pinned;
 pub mod segments;
@@ -17,8 +19,10 @@ pub mod typed;
 pub mod all {
     pub use super::copies::*;
     pub use super::devices::*;
+    pub use super::elements::*;
     pub use super::events::*;
     pub use super::ledger::*;
+    pub use super::locations::*;
     pub use super::offers::*;
     pub use super::pinned::*;
     pub use super::segments::*;

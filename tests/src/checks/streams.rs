@@ -102,6 +102,38 @@ pub fn rule_09_default_stream_handles_order_themselves_after_blocking_streams(su
     }
 }
 
+/// Waiting for an event, and recording one, are work of the default stream like any other: after blocking
+/// streams, even if the event has long been reached.
+pub fn rule_09_waits_and_records_of_the_default_stream_come_after_blocking_streams(subject: &Subject) {
+    for is_wait in [true, false] {
+        let (stream, next) = (subject.stream(), subject.stream());
+        let event = subject.device.create_event().unwrap();
+        let (a, b) = (subject.zeroes(4096), subject.zeroes(4096));
+        subject.device.default_stream().record(&event).unwrap();
+        event.synchronize().unwrap();
+        let hold = subject.hold(&stream);
+        upload(&stream, pattern(20, 4096), &a);
+        thread::scope(|scope| {
+            let device = &subject.device;
+            let event = &event;
+            // On devices whose default stream runs on the caller, the call itself waits.
+            let caller = scope.spawn(move || {
+                let default = device.default_stream();
+                match is_wait {
+                    true => default.wait(event).unwrap(),
+                    false => default.record(event).unwrap(),
+                }
+            });
+            thread::sleep(A_MOMENT);
+            hold.open();
+            caller.join().unwrap();
+        });
+        // Blocking streams come after the default stream, and so after the upload.
+        next.copy_device_to_device(&a, 0, &b, 0, 4096).unwrap();
+        assert_eq!(download(&next, &b), pattern(20, 4096), "wait: {is_wait}");
+    }
+}
+
 /// Work of blocking streams that is enqueued after default-stream work runs after it.
 pub fn rule_09_blocking_streams_wait_for_the_default_stream(subject: &Subject) {
     let default = subject.device.default_stream();
