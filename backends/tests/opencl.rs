@@ -304,16 +304,13 @@ fn the_default_stream_waits_for_blocking_streams_only() {
         for (options, waits) in [(BLOCKING, true), (NON_BLOCKING, false)] {
             let adopted = held(raw, device, options);
             let made = held_by_event(raw, device, device.create_stream(options).unwrap());
+            // While the first is let go, the second is still held.
             for (stream, gate) in [adopted, made] {
                 let default = device.default_stream();
                 upload(&default, &[9; 64], &segment);
                 assert_eq!(has_passed(&default, if waits { SHORT } else { LONG }), !waits, "{options:?}");
                 gate.open();
                 stream.synchronize().unwrap();
-                if !waits {
-                    continue;
-                }
-                // The other gate is still shut when the first opens.
             }
             device.flush().unwrap();
         }

@@ -236,8 +236,7 @@ impl Backend for OpenCl {
     }
 
     fn wait_event(&self, _: &Device, stream: &Stream, event: &Event) -> Result<()> {
-        let signal = event.signal()?;
-        stream.submit(|queue| queue.wait_for(&signal))
+        stream.wait_for(&event.mark()?)
     }
 
     fn query_event(&self, _: &Device, event: &Event) -> Result<bool> {
@@ -245,7 +244,7 @@ impl Backend for OpenCl {
     }
 
     fn synchronize_event(&self, _: &Device, event: &Event) -> Result<()> {
-        event.signal()?.wait()
+        event.mark()?.wait()
     }
 
     fn allocate(&self, device: &Device, len_bytes: u64, _: SegmentOptions) -> Result<Buffer> {

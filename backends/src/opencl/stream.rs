@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use opencl_sys::cl_event;
-use spoc_driver::Result;
+use spoc_driver::{ErrorKind, Result};
 
 use super::handle::{Queue, Signal};
 
@@ -33,8 +33,12 @@ pub(super) enum Order {
 pub(super) struct Stream {
     lane: Arc<Lane>,
     streams: Arc<Streams>,
-    // Last: what was lent goes after our reference to it.
-    _keep_alive: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// A point in a stream.
+pub(super) struct Mark {
+    signal: Signal,
+    lane: Arc<Lane>,
 }
 
 /// A queue, and what was put into it.
@@ -48,7 +52,11 @@ pub(super) struct Lane {
     /// How many of the default stream's submissions this one has been made to wait for.
     follows: AtomicU64,
     tail: Mutex<Option<Tail>>,
+    // Last: what was lent goes after our reference to it.
+    _keep_alive: KeepAlive,
 }
+
+type KeepAlive = Option<Box<dyn Any + Send + Sync>>;
 
 /// The end of a stream as it was last looked at.
 struct Tail {
@@ -87,7 +95,7 @@ struct Events(Vec<cl_event>);
 unsafe impl Send for Events {}
 
 impl Lane {
-    fn new(queue: Queue, order: Order) -> Self {
+    fn new(queue: Queue, order: Order, keep_alive: KeepAlive) -> Self {
         Self {
             queue,
             order,
@@ -95,6 +103,7 @@ impl Lane {
             awaited: AtomicU64::new(0),
             follows: AtomicU64::new(0),
             tail: Mutex::new(None),
+            _keep_alive: keep_alive,
         }
     }
 
@@ -143,13 +152,19 @@ impl Lane {
         if self.submitted() == 0 {
             return Ok(true);
         }
-        self.tail()?.query()
+        self.settle(self.tail()?.query())
     }
 
     fn synchronize(&self) -> Result<()> {
-        let outcome = self.end().and_then(|end| end.wait());
-        if outcome.is_err() {
-            // A failure is signalled as soon as it is known: see to it that the rest is over, too.
+        self.settle(self.end().and_then(|end| end.wait()))
+    }
+
+    /// Passes an outcome on once nothing is running that it speaks of. A failure is signalled as soon as it
+    /// is known, and work before the one that failed may still use its memory.
+    fn settle<T>(&self, outcome: Result<T>) -> Result<T> {
+        if let Err(error) = &outcome
+            && *error.kind() == ErrorKind::AsyncFailure
+        {
             self.queue.finish()?;
         }
         outcome
@@ -159,27 +174,22 @@ impl Lane {
 impl Streams {
     pub(super) fn new(default: Queue) -> Arc<Self> {
         Arc::new(Self {
-            default: Arc::new(Lane::new(default, Order::Default)),
+            default: Arc::new(Lane::new(default, Order::Default, None)),
             others: Mutex::default(),
             turn: Mutex::default(),
         })
     }
 
     pub(super) fn default_stream(self: &Arc<Self>) -> Stream {
-        Stream { lane: Arc::clone(&self.default), streams: Arc::clone(self), _keep_alive: None }
+        Stream { lane: Arc::clone(&self.default), streams: Arc::clone(self) }
     }
 
-    pub(super) fn add(
-        self: &Arc<Self>,
-        queue: Queue,
-        order: Order,
-        keep_alive: Option<Box<dyn Any + Send + Sync>>,
-    ) -> Stream {
-        let lane = Arc::new(Lane::new(queue, order));
+    pub(super) fn add(self: &Arc<Self>, queue: Queue, order: Order, keep_alive: KeepAlive) -> Stream {
+        let lane = Arc::new(Lane::new(queue, order, keep_alive));
         let mut others = lock(&self.others);
         others.retain(|other| other.strong_count() > 0);
         others.push(Arc::downgrade(&lane));
-        Stream { lane, streams: Arc::clone(self), _keep_alive: keep_alive }
+        Stream { lane, streams: Arc::clone(self) }
     }
 
     /// Waits for every stream; answers the first failure.
@@ -238,9 +248,15 @@ impl Stream {
         self.in_order(|lane| lane.submit(enqueue))
     }
 
-    /// A signal after everything so far, submitted.
-    pub(super) fn record(&self) -> Result<Signal> {
-        self.in_order(Lane::end)
+    /// The point after everything so far, submitted.
+    pub(super) fn record(&self) -> Result<Mark> {
+        let signal = self.in_order(Lane::end)?;
+        Ok(Mark { signal, lane: Arc::clone(&self.lane) })
+    }
+
+    /// Makes everything from now on wait for a point.
+    pub(super) fn wait_for(&self, mark: &Mark) -> Result<()> {
+        self.submit(|queue| queue.wait_for(&mark.signal))
     }
 
     fn in_order<T>(&self, enqueue: impl FnOnce(&Lane) -> Result<T>) -> Result<T> {
@@ -269,6 +285,29 @@ impl Stream {
     /// Waits until it is.
     pub(super) fn synchronize(&self) -> Result<()> {
         self.lane.synchronize()
+    }
+}
+
+impl Mark {
+    /// Another name of the same point.
+    pub(super) fn share(&self) -> Result<Self> {
+        Ok(Self { signal: self.signal.share()?, lane: Arc::clone(&self.lane) })
+    }
+
+    /// Whether it has been reached.
+    ///
+    /// # Errors
+    /// `AsyncFailure` if work before it failed; then nothing before it is running any more.
+    pub(super) fn is_reached(&self) -> Result<bool> {
+        self.lane.settle(self.signal.query())
+    }
+
+    /// Waits for it on the host.
+    ///
+    /// # Errors
+    /// As [`Mark::is_reached`].
+    pub(super) fn wait(&self) -> Result<()> {
+        self.lane.settle(self.signal.wait())
     }
 }
 
