@@ -1,11 +1,13 @@
 //! Making sure that work is pending.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use spoc_driver::fake::FakeStream;
-use spoc_driver::{CopyRange, Stream};
+use spoc_driver::{CopyRange, Device, Stream, StreamOptions};
 
-use crate::gate::{Gate, gated_page};
+use crate::gate::{Gate, GatedPage, gated_page};
 use crate::stepper::Stepper;
 
 /// How a backend's streams can be held.
@@ -16,6 +18,8 @@ pub enum HoldWay {
     /// A copy from a page that nobody can read yet: for devices whose copies run on a CPU thread of their
     /// own.
     Gate,
+    /// The same, one at a time in the process: for devices whose streams share a few threads.
+    OneGate,
     /// Plenty of work: for devices that nothing can stop. It may be over before anybody looks.
     Load,
 }
@@ -24,7 +28,7 @@ pub enum HoldWay {
 pub struct Hold(Held);
 
 enum Held {
-    AtGate { _gate: Gate },
+    AtGate { _gate: Gate, _turn: Option<Turn> },
     Unstepped { stepper: Arc<Stepper>, stream: FakeStream },
     Busy,
 }
@@ -50,7 +54,11 @@ impl Hold {
                 stream.fill(&stream.device().allocate(64).unwrap(), 0, 64, 0).unwrap();
                 Self(Held::Unstepped { stepper: Arc::clone(stepper), stream: name })
             }
-            HoldWay::Gate => Self(Held::AtGate { _gate: gate(stream) }),
+            HoldWay::Gate => Self(Held::AtGate { _gate: gate(stream), _turn: None }),
+            HoldWay::OneGate => {
+                let turn = Turn::take();
+                Self(Held::AtGate { _gate: gate(stream), _turn: Some(turn) })
+            }
             HoldWay::Load => {
                 load(stream);
                 Self(Held::Busy)
@@ -81,10 +89,67 @@ impl Hold {
 
 fn gate(stream: &Stream) -> Gate {
     let (page, gate) = gated_page().expect("userfaultfd holds faults of user code");
+    copy_gated(stream, page);
+    gate
+}
+
+/// Returns at once where the device's copies run elsewhere; else when the gate is open.
+fn copy_gated(stream: &Stream, page: GatedPage) {
     let scratch = stream.device().allocate(64).unwrap();
     let range = CopyRange { src_offset: 0, dst: &scratch, dst_offset: 0, len_bytes: 64 };
     stream.copy_to_device(page, &[range]).unwrap();
-    gate
+}
+
+/// Found out by doing: whether a gate holds one stream of the device, and nothing else.
+pub(crate) fn gate_holds(device: &Device) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let Ok((page, gate)) = gated_page() else { return false };
+    let stream = || device.create_stream(StreamOptions { non_blocking: true, ..Default::default() }).unwrap();
+    let (held, other) = (stream(), stream());
+    let enqueuer = thread::spawn(move || {
+        copy_gated(&held, page);
+        held
+    });
+    let is_in_time = |is_done: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_done() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        is_done()
+    };
+    let returns = is_in_time(&|| enqueuer.is_finished());
+    let others_go_on = returns && {
+        let scratch = device.allocate(64).unwrap();
+        let range = CopyRange { src_offset: 0, dst: &scratch, dst_offset: 0, len_bytes: 64 };
+        other.copy_to_device(vec![0; 64], &[range]).unwrap();
+        is_in_time(&|| other.query().unwrap())
+    };
+    let waiting = if returns { Some(enqueuer.join().unwrap()) } else { None };
+    let is_held = waiting.as_ref().is_some_and(|held| !held.query().unwrap());
+    drop(gate);
+    others_go_on && is_held
+}
+
+/// The right to hold a stream, of which there is one in the process.
+struct Turn;
+
+static TURN: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+impl Turn {
+    fn take() -> Self {
+        let is_taken = TURN.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_taken =
+            TURN.1.wait_while(is_taken, |is_taken| *is_taken).unwrap_or_else(PoisonError::into_inner);
+        *is_taken = true;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TURN.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        TURN.1.notify_one();
+    }
 }
 
 fn load(stream: &Stream) {

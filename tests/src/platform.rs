@@ -1,13 +1,14 @@
 //! The backends that the suite is stamped on, and what the contract says of each.
 
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use spoc_backends::{ProbeOutcome, ProbeReport, native, probe};
 use spoc_driver::backend::Probed;
 use spoc_driver::fake::{self, FakeControl, FakeOptions};
 use spoc_driver::{BackendKind, DeviceSelector, Driver, Error};
 
-use crate::hold::HoldWay;
+use crate::hold::{HoldWay, gate_holds};
 use crate::stepper::Stepper;
 
 /// One cell of the contract's table of what each backend offers.
@@ -176,19 +177,29 @@ fn fake_bench() -> (Bench, FakeControl) {
     (Bench { backend, hold_way: HoldWay::Load, memory_bytes: Some(FAKE_BYTES), watcher }, control)
 }
 
+/// A backend that probing found, and whether a gate holds its streams.
 fn found(kind: BackendKind) -> Result<Bench, String> {
     // Probing loads the APIs' libraries: once is enough for all checks, which then share the backend as
     // the parts of a program do.
     static REPORTS: OnceLock<Vec<ProbeReport>> = OnceLock::new();
+    static GATES: Mutex<BTreeMap<BackendKind, bool>> = Mutex::new(BTreeMap::new());
     let reports = REPORTS.get_or_init(probe);
-    match reports.iter().find(|report| report.kind == kind).map(|report| &report.outcome) {
-        Some(ProbeOutcome::Found(backend)) => Ok(Bench {
-            backend: Probed::clone(backend),
-            hold_way: HoldWay::Load,
-            memory_bytes: None,
-            watcher: None,
-        }),
-        Some(ProbeOutcome::Missing { reason }) => Err(reason.clone()),
-        None => Err("probing does not report it".to_owned()),
-    }
+    let report = reports.iter().find(|report| report.kind == kind).ok_or("probing does not report it")?;
+    let backend = match &report.outcome {
+        ProbeOutcome::Found(backend) => Probed::clone(backend),
+        ProbeOutcome::Missing { reason } => return Err(reason.clone()),
+    };
+    let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
+    let has_gate = *gates.entry(kind).or_insert_with(|| {
+        let driver = Driver::new(vec![Probed::clone(&backend)]);
+        let open = |index| driver.open(&DeviceSelector::index(kind, index)).unwrap();
+        let has_gate = backend.devices().iter().all(|info| gate_holds(&open(info.index)));
+        eprintln!(
+            "{kind}: work is held {}",
+            if has_gate { "by a gate" } else { "by load, which is no proof" }
+        );
+        has_gate
+    });
+    let hold_way = if has_gate { HoldWay::OneGate } else { HoldWay::Load };
+    Ok(Bench { backend, hold_way, memory_bytes: None, watcher: None })
 }

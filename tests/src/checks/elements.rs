@@ -50,7 +50,7 @@ impl Check for RoundTrip<'_> {
         let mut expected = bytes_of(&elements::<T>(1, 200));
         let mut vector = Vector::from_slice(&elements::<T>(1, 200)).unwrap();
         assert_eq!((vector.kind(), vector.len()), (Some(kind), 200));
-        assert_eq!(vector.len_bytes() as usize, expected.len());
+        assert_eq!(vector.len_bytes(), expected.len() as u64);
         vector.to_device(&subject.device).unwrap();
         // Parts at multiples of eight elements, which are multiples of every granule.
         let (first, second) = (elements::<T>(2, 24), elements::<T>(3, 40));
@@ -163,7 +163,7 @@ impl Item for Expert {
 /// Records move whole; ranged and byte copies and device-only vectors refuse them.
 pub fn rule_02_records_move_whole_or_not_at_all(subject: &Subject) {
     let stream = subject.stream();
-    let expert = |id: u32| Expert { id, is_hot: id % 2 == 0, weight: f64::from(id) / 3.0 };
+    let expert = |id: u32| Expert { id, is_hot: id.is_multiple_of(2), weight: f64::from(id) / 3.0 };
     let experts: Vec<_> = (0..50).map(expert).collect();
     refused(Vector::<Expert>::device_only(&subject.device, 4), "wrong_kind");
     let mut vector = Vector::from_slice(&experts).unwrap();
