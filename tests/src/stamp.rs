@@ -55,6 +55,26 @@ macro_rules! every_check {
                 events_of_another_device_are_refused,
                 events_come_and_go,
             ;
+            handles:
+                rule_17_release_is_refused_in_flight_and_can_be_retried,
+                rule_11_a_lent_destination_cannot_be_read_before_the_loan_ends,
+                rule_17_loans_are_within_bounds,
+                rule_17_with_alloc_synchronises_its_stream_and_releases,
+                rule_17_with_alloc_leaves_memory_in_flight_to_the_ledger,
+                rule_17_with_alloc_releases_on_a_panic,
+                rule_17_registered_memory_comes_back,
+                rule_19_half_precision_elements_may_be_pinned,
+                rule_16_registrations_by_address_refuse_overlaps_parts_and_handles,
+                rule_17_a_dropped_handle_leaves_its_memory_to_the_copies,
+            ;
+            host_pointers:
+                rule_23_attaching_is_taken_or_refused_by_reason,
+                rule_06_memory_in_use_counts_host_pointer_buffers,
+                rule_23_acquire_and_publish_carry_writes_across,
+                rule_23_acquire_waits_for_every_stream_that_uses_the_vector,
+                rule_23_the_buffer_keeps_the_memory,
+                rule_23_misaligned_memory_is_refused,
+            ;
             ledger:
                 rule_08_sources_live_until_their_copy_has_run,
                 rule_08_collecting_lets_go_of_what_has_run,
@@ -119,6 +139,19 @@ macro_rules! every_check {
                 sharing_both_sides_see_the_same_bytes,
                 sharing_a_descriptor_keeps_the_memory,
                 sharing_wrong_descriptors_are_refused,
+            ;
+            staging:
+                rule_21_staging_takes_65536_bytes_and_no_more,
+                rule_21_the_source_may_be_overwritten_at_once,
+                rule_21_staging_has_the_conditions_of_a_ranged_copy,
+                rule_02_records_cannot_be_staged,
+                rule_15_the_staging_ring_is_pinned_on_first_use_alone,
+                rule_21_the_host_waits_only_for_room_in_the_ring,
+                rule_10_staging_settles_non_blocking_streams,
+                rule_21_staging_on_a_captured_stream_is_refused,
+                rule_21_staged_writes_keep_the_order_of_their_stream,
+                rule_21_staging_is_complete_on_return_where_copies_are,
+                rule_22_staged_writes_interleaved_with_copies_lose_nothing,
             ;
             streams:
                 streams_run_their_work_in_order,

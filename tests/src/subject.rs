@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use spoc_driver::backend::Probed;
+use spoc_driver::fake::FakeControl;
 use spoc_driver::{CopyRange, Device, DeviceSelector, Driver, Error, Segment, Stream, StreamOptions};
 
 use crate::hold::{Hold, HoldWay};
@@ -20,6 +21,8 @@ pub struct Subject {
     pub table: Table,
     /// The size of its memory, where that is so little that a check may use it up.
     pub memory_bytes: Option<u64>,
+    /// Controls the backend, where it lets itself be controlled.
+    pub control: Option<FakeControl>,
     pub(crate) hold_way: HoldWay,
     may_leak: AtomicBool,
 }
@@ -34,7 +37,8 @@ impl Subject {
         let device = driver.open(&DeviceSelector::index(bench.backend.id().kind, index))?;
         let (memory_bytes, hold_way) = (bench.memory_bytes, bench.hold_way.clone());
         let (backend, may_leak) = (Probed::clone(&bench.backend), AtomicBool::new(false));
-        Ok(Self { driver, device, backend, table, memory_bytes, hold_way, may_leak })
+        let control = bench.watcher.clone();
+        Ok(Self { driver, device, backend, table, memory_bytes, control, hold_way, may_leak })
     }
 
     /// The check forgets something on purpose: what is left behind is not a finding.
