@@ -7,7 +7,10 @@ use std::ptr;
 
 use libloading::Library;
 use opencl_sys::cl_function_types as c;
-use opencl_sys::{CL_DEVICE_TYPE_ALL, CL_MEM_READ_WRITE, cl_command_queue_properties, cl_device_id, cl_int};
+use opencl_sys::{
+    CL_CONTEXT_REFERENCE_COUNT, CL_DEVICE_TYPE_ALL, CL_MEM_READ_WRITE, CL_MEM_REFERENCE_COUNT,
+    CL_QUEUE_REFERENCE_COUNT, cl_command_queue_properties, cl_device_id, cl_int,
+};
 use spoc_driver::backend::Foreign;
 
 trait Present {
@@ -93,6 +96,21 @@ impl Raw {
         let buffer = unsafe { create(self.context, CL_MEM_READ_WRITE, len, ptr::null_mut(), &raw mut code) };
         assert_eq!(code, 0);
         buffer
+    }
+
+    /// The API's counts of references to the context, a queue and a buffer.
+    pub fn references(&self, queue: *mut c_void, buffer: *mut c_void) -> [u32; 3] {
+        let (mut counts, four, none) = ([0_u32; 3], size_of::<u32>(), ptr::null_mut());
+        unsafe {
+            let context = call!(self.library, clGetContextInfo_t, b"clGetContextInfo");
+            let of_queue = call!(self.library, clGetCommandQueueInfo_t, b"clGetCommandQueueInfo");
+            let of_buffer = call!(self.library, clGetMemObjectInfo_t, b"clGetMemObjectInfo");
+            let [a, b, c] = counts.each_mut().map(|count| ptr::from_mut(count).cast());
+            assert_eq!(context(self.context, CL_CONTEXT_REFERENCE_COUNT, four, a, none), 0);
+            assert_eq!(of_queue(queue, CL_QUEUE_REFERENCE_COUNT, four, b, none), 0);
+            assert_eq!(of_buffer(buffer, CL_MEM_REFERENCE_COUNT, four, c, none), 0);
+        }
+        counts
     }
 
     pub fn release_queue(&self, queue: *mut c_void) {
