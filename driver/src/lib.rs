@@ -4,6 +4,19 @@
 //! [`Segment`]s of memory, [`Stream`]s of work and [`Event`]s to wait for. Copies on a stream own their
 //! memory: sources move into the device's ledger and come back, or are dropped, once the copy has run.
 //! So the order in which handles are dropped never matters, and no safe call carries a pointer duty.
+//!
+//! # Who keeps whom
+//!
+//! Streams and devices hold the device's core and its ledger; segments, events and pins hold the core alone,
+//! because they sit in the ledger and would keep it alive in a circle. When the last stream and device are
+//! gone, what is pending is waited for. A source that itself holds a `Device` or a `Stream` keeps the ledger
+//! alive until it is retired: better let it hold segments.
+//!
+//! # Locks
+//!
+//! Taken in this order, where more than one is held: a stream's submissions → an event's record → a
+//! stream's entries. The ledger's list of streams, the spare events and the registry of pinned ranges are
+//! held alone. Sources and segments are dropped with none held.
 
 pub mod backend;
 mod copies;

@@ -43,6 +43,25 @@ fn a_failed_copy_is_sticky_on_its_stream_alone() {
 }
 
 #[test]
+fn a_failure_reaches_the_streams_that_wait_for_it() {
+    let (device, control) = deferred();
+    let (failing, waiting) = (stream(&device), stream(&device));
+    let segment = device.allocate(4).unwrap();
+    let event = device.create_event().unwrap();
+    failing.copy_to_device(control.source(vec![1; 4]), &[whole(&segment, 4)]).unwrap();
+    failing.record(&event).unwrap();
+    waiting.wait(&event).unwrap();
+    waiting.copy_to_device(control.source(vec![2; 4]), &[whole(&segment, 4)]).unwrap();
+    control.fail_copy(1);
+    control.run_all();
+    assert_eq!(control.peek(&segment, 0, 4), [0xDB; 4]);
+    assert_eq!(*waiting.synchronize().unwrap_err().kind(), ErrorKind::AsyncFailure);
+    assert_eq!(device.in_flight(), 0);
+    drop((failing, waiting, event, segment, device));
+    assert_clean(&control);
+}
+
+#[test]
 fn a_failed_read_back_returns_its_buffer_with_the_error() {
     let (device, control) = driven();
     let stream = stream(&device);

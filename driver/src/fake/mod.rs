@@ -4,7 +4,8 @@
 //! [`FakeControl::step`], [`FakeControl::run_until`] or [`FakeControl::run_all`] lets them. The control
 //! also fails allocations, pins and copies, loses the device, and keeps a list of violations: memory that
 //! was freed or changed while enqueued work still needed it. Freed device memory, and the memory of dropped
-//! [`FakeSource`]s, is poisoned and kept, so that such a mistake is a finding and never luck.
+//! [`FakeSource`]s, is poisoned and kept, so that such a mistake is a finding and never luck. A failed copy
+//! fails its stream, and every stream that waits for an event after it.
 //!
 //! A host wait (`synchronize`, default-stream copies) blocks until the test has let the work run, or runs
 //! it itself ([`WaitMode`]). Dropping the last handle of a device always runs what is left.

@@ -219,7 +219,7 @@ impl State {
         // A failed stream runs nothing more: what follows would work on garbage.
         if !self.is_lost && self.streams[stream].failed_at.is_none() {
             let injected = op.is_copy() && self.fail_copy.fires();
-            if injected || !self.run(op) {
+            if injected || self.depends_on_failure(&op) || !self.run(op) {
                 self.streams[stream].failed_at = Some(position);
             }
         }
@@ -233,6 +233,11 @@ impl State {
             Op::WaitValue { src, value } => self.word(*src).is_some_and(|word| word < *value),
             _ => false,
         }
+    }
+
+    /// Whether it waited for work that failed: what comes after it would work on garbage.
+    fn depends_on_failure(&self, op: &Op) -> bool {
+        matches!(op, Op::WaitMark(mark) if self.check_failed(*mark, "waiting for an event").is_err())
     }
 
     fn word(&self, place: Place) -> Option<u64> {

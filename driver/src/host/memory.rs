@@ -23,11 +23,14 @@ pub struct HostMemoryOptions {
     pub populate: bool,
     /// Lock it into memory; fails where `RLIMIT_MEMLOCK` forbids it.
     pub lock: bool,
+    /// The NUMA node to take it from, that of the device it feeds (a wish: another node serves if that one
+    /// is full, or if a sandbox forbids asking).
+    pub numa_node: Option<u32>,
 }
 
 impl Default for HostMemoryOptions {
     fn default() -> Self {
-        Self { huge_pages: true, populate: true, lock: false }
+        Self { huge_pages: true, populate: true, lock: false, numa_node: None }
     }
 }
 
@@ -69,6 +72,11 @@ impl Mapping {
             // A wish only: kernels without huge pages answer EINVAL.
             let _ = self.advise(0, self.mapped_bytes, libc::MADV_HUGEPAGE);
         }
+        if let Some(node) = options.numa_node
+            && let Err(error) = self.prefer(node)
+        {
+            tracing::debug!(node, %error, "host memory comes from any NUMA node");
+        }
         if options.populate {
             self.populate()?;
         }
@@ -83,6 +91,29 @@ impl Mapping {
             }
         }
         Ok(())
+    }
+
+    /// Asks that pages not yet present come from a NUMA node.
+    fn prefer(&self, node: u32) -> std::io::Result<()> {
+        // One bit a node, as many words as the kernel's largest configuration has nodes (1024).
+        let mut nodes = [0_u64; 16];
+        let word = usize::try_from(node / 64).ok().and_then(|word| nodes.get_mut(word));
+        *word.ok_or_else(|| std::io::Error::other("no such node"))? |= 1 << (node % 64);
+        // The kernel counts one bit more than it reads.
+        let bits: libc::c_ulong = 1024 + 1;
+        // SAFETY: the range is this mapping, and the mask is as long as is said; pages are not moved.
+        let answer = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.ptr.as_ptr(),
+                self.mapped_bytes,
+                libc::MPOL_PREFERRED,
+                nodes.as_ptr(),
+                bits,
+                0,
+            )
+        };
+        if answer == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
     /// Faults every page in, by several threads: the first touch of memory is far slower than any later
@@ -287,6 +318,27 @@ mod tests {
         let shared = shared.unshare().unwrap_err();
         drop(clone);
         assert_eq!(shared.unshare().unwrap()[9_999], 7);
+    }
+
+    #[test]
+    fn a_numa_node_is_a_wish() {
+        let on_node = |node| HostMemoryOptions { numa_node: Some(node), ..Default::default() };
+        let mapping = Mapping::create(4096, on_node(0)).unwrap();
+        // Where the kernel knows nodes at all, it has the first one.
+        if let Err(error) = mapping.prefer(0) {
+            assert!(matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{error}");
+        }
+        assert!(mapping.prefer(1023).is_err());
+        assert!(mapping.prefer(u32::MAX).is_err());
+        assert!(HostMemory::allocate(4096, on_node(1023)).is_ok());
+    }
+
+    #[test]
+    fn locked_memory_is_within_the_limit_or_refused_with_a_remedy() {
+        let options = HostMemoryOptions { lock: true, ..Default::default() };
+        if let Err(error) = HostMemory::allocate(4096, options) {
+            assert!(error.to_string().contains("ulimit -l"), "{error}");
+        }
     }
 
     #[test]

@@ -271,7 +271,7 @@ const NEIGHBOUR_BYTES: usize = 64 << 10;
 
 /// Two mappings of which one begins where the other ends.
 fn neighbours() -> (HostMemory, HostMemory) {
-    let options = HostMemoryOptions { huge_pages: false, populate: true, lock: false };
+    let options = HostMemoryOptions { huge_pages: false, ..HostMemoryOptions::default() };
     let mut mappings: Vec<HostMemory> = Vec::new();
     for _ in 0..256 {
         let new = HostMemory::allocate(NEIGHBOUR_BYTES, options).unwrap();
