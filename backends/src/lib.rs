@@ -3,11 +3,17 @@
 //! Nothing registers itself: [`probe`] says what was found and why the rest was not, and the caller passes
 //! what it wants to [`spoc_driver::Driver::new`].
 
+mod account;
+mod built_ins;
 mod capacity;
+mod claims;
+mod host_launch;
 mod identity;
+pub mod interpreter;
 pub mod native;
 #[cfg(feature = "opencl")]
 pub mod opencl;
 mod probe;
+mod sync;
 
 pub use probe::{ProbeOutcome, ProbeReport, found, probe};

@@ -3,7 +3,7 @@
 use spoc_driver::BackendKind;
 use spoc_driver::backend::Probed;
 
-use crate::native;
+use crate::{interpreter, native};
 
 /// What probing found of one backend.
 pub struct ProbeReport {
@@ -64,9 +64,10 @@ fn probe_one(kind: BackendKind) -> ProbeOutcome {
         BackendKind::OpenCl => without_adapter(kind, &["libOpenCL.so.1", "libOpenCL.so"]),
         BackendKind::Vulkan => without_adapter(kind, &["libvulkan.so.1", "libvulkan.so"]),
         BackendKind::Metal => missing("Metal exists on macOS only"),
-        BackendKind::WebGpu | BackendKind::Interpreter => {
-            missing(&format!("this build has no {kind} adapter"))
+        BackendKind::Interpreter => {
+            ProbeOutcome::Found(interpreter::backend(interpreter::Options::default()))
         }
+        BackendKind::WebGpu => missing("this build has no webgpu adapter"),
         BackendKind::Fake => missing("the fake backend is for tests, and is made by them"),
     }
 }

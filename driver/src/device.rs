@@ -9,6 +9,7 @@ use crate::backend::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::host::{PinUse, RawPins, Registry};
+use crate::launch::Window;
 use crate::ledger::{Ledger, StreamCore};
 use crate::staging::Staging;
 use crate::stream::Stream;
@@ -38,6 +39,7 @@ pub(crate) struct DeviceCore {
 pub(crate) struct DeviceShared {
     pub(crate) core: Arc<DeviceCore>,
     pub(crate) ledger: Ledger,
+    pub(crate) window: Window,
     pub(crate) staging: Staging,
     pub(crate) raw_pins: RawPins,
 }
@@ -101,6 +103,7 @@ impl DeviceCore {
         let shared = Arc::new(DeviceShared {
             core: Arc::clone(self),
             ledger: Ledger::default(),
+            window: Window::default(),
             staging: Staging::default(),
             raw_pins: RawPins::default(),
         });
@@ -155,6 +158,7 @@ impl Drop for DeviceShared {
     fn drop(&mut self) {
         // The default stream outlives this, and an event in it would keep the core alive in a circle.
         self.ledger.clear_checkpoints();
+        self.window.hand_over_last(&self.core);
         if self.ledger.len() == 0 {
             return;
         }
@@ -185,6 +189,10 @@ impl Device {
 
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.shared.ledger
+    }
+
+    pub(crate) fn window(&self) -> &Window {
+        &self.shared.window
     }
 
     pub(crate) fn staging(&self) -> &Staging {
@@ -296,6 +304,7 @@ impl Device {
     /// # Errors
     /// The first failure of enqueued work; the others are waited for all the same.
     pub fn flush(&self) -> Result<()> {
+        self.hand_over_launches();
         self.ledger().flush(self.core())
     }
 
@@ -306,11 +315,12 @@ impl Device {
         self.core().memory_in_use.load(Ordering::Relaxed)
     }
 
-    /// Submissions that the ledger still keeps memory for, after retiring what has run.
+    /// Submissions that the ledger still keeps memory for, after retiring what has run, and launches that are
+    /// held in the window.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.collect();
-        self.ledger().len()
+        self.ledger().len() + self.window().len()
     }
 
     /// Host ranges that are pinned for this device.

@@ -27,6 +27,7 @@ mod event;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod host;
+mod launch;
 mod ledger;
 mod pending;
 mod segment;
@@ -47,6 +48,10 @@ pub use event::Event;
 pub use host::{
     ElementSink, ElementSource, Elements, HostBuffer, HostMemory, HostMemoryOptions, HostSink, HostSource,
     Pin, Pinned, PinnedHandle, SinkLoan, SourceLoan,
+};
+pub use launch::{
+    Access, Arguments, BuiltIn, Call, CallArgument, Form, GRID_THREADS_MAX, Grid, Kernel, KindRule, Language,
+    NativeFn, Parameter, Role, Scalar, Source,
 };
 pub use pending::PendingRead;
 pub use segment::Segment;

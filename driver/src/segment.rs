@@ -267,7 +267,7 @@ impl Segment {
         self.0.core.check_same(&src.0.core, DOING)?;
         self.check(offset_bytes, len_bytes, DOING)?;
         src.check(src_offset, len_bytes, DOING)?;
-        self.0.core.share().ledger.settle(&self.0.core, src)?;
+        Device::of(&self.0.core).ledger().settle(&self.0.core, src)?;
         self.0.core.counters.bytes_on_device.fetch_add(len_bytes, Ordering::Relaxed);
         self.on_default(host_len(len_bytes, DOING)?, |core, stream| {
             let (from, to) = ((&src.0.buffer, src_offset), (&self.0.buffer, offset_bytes));
@@ -284,8 +284,9 @@ impl Segment {
         }
         let core = &self.0.core;
         // Held for the duration: the ledger must not be torn down while it is being settled.
-        let shared = core.share();
-        shared.ledger.settle(core, self)?;
+        let device = Device::of(core);
+        device.hand_over_launches();
+        device.ledger().settle(core, self)?;
         let stream = core.default_stream();
         let enqueued = {
             let _turn = lock(&stream.submission);

@@ -121,6 +121,7 @@ impl Stream {
     /// # Errors
     /// The failure of enqueued work.
     pub fn synchronize(&self) -> Result<()> {
+        self.device.hand_over_launches();
         self.core.synchronize(self.device_core())
     }
 
@@ -129,6 +130,7 @@ impl Stream {
     /// # Errors
     /// The failure of enqueued work.
     pub fn query(&self) -> Result<bool> {
+        self.device.hand_over_launches();
         self.core.query(self.device_core())
     }
 
@@ -218,9 +220,15 @@ impl Stream {
         Ok(self.enter(payload, false, segments, None))
     }
 
-    /// Lets go of old entries where nobody else does: a stream that is never waited for or queried must not
+    /// What comes before every submission: launches that the window holds go first. And lets go of old entries
+    /// where nobody else does: a stream that is never waited for or queried must not
     /// keep everything it ever copied. Called before submissions, with no lock held, for sources may drop.
     pub(crate) fn keep_short(&self) {
+        self.device.hand_over_launches();
+        self.bound_entries();
+    }
+
+    pub(crate) fn bound_entries(&self) {
         if self.core.in_flight.len() < ENTRIES_UNWATCHED {
             return;
         }

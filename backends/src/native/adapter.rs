@@ -1,31 +1,25 @@
 //! The port's operations.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use spoc_driver::backend::{
     Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Exported, HostMap,
-    Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
+    Launch, Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
 };
-use spoc_driver::{Error, ErrorKind, HostBuffer, HostMemory, HostMemoryOptions, Result};
+use spoc_driver::{Error, ErrorKind, HostBuffer, HostMemory, HostMemoryOptions, Kernel, Result};
 
 use super::Options;
 use super::event::Event;
 use super::memory::{Memory, page_bytes};
 use super::queue::Command;
 use super::stream::{Stream, Streams};
-use crate::capacity::Capacity;
+use crate::account::{Account, Charge};
+use crate::host_launch::{self, HostLaunch};
 use crate::identity;
 
 /// The native backend.
 pub(super) struct Native {
     account: Arc<Account>,
-}
-
-/// What has been allocated, of how much. Shared by all openings: there is one memory.
-struct Account {
-    limit_bytes: Option<u64>,
-    in_use_bytes: AtomicU64,
 }
 
 /// The opened device.
@@ -61,11 +55,6 @@ impl Buffer {
     }
 }
 
-struct Charge {
-    account: Arc<Account>,
-    bytes: u64,
-}
-
 /// Pinned memory: ordinary memory serves.
 pub(super) enum Pinned {
     Owned(HostMemory),
@@ -79,8 +68,7 @@ unsafe impl Sync for Pinned {}
 
 impl Native {
     pub(super) fn new(options: Options) -> Self {
-        let account = Account { limit_bytes: options.memory_bytes, in_use_bytes: AtomicU64::new(0) };
-        Self { account: Arc::new(account) }
+        Self { account: Account::new(options.memory_bytes) }
     }
 
     fn info(&self) -> DeviceInfo {
@@ -94,40 +82,6 @@ impl Native {
             numa_node: identity::numa_node(),
             unified: true,
         }
-    }
-}
-
-impl Account {
-    fn memory(&self) -> MemoryInfo {
-        let machine = Capacity::now();
-        let in_use = self.in_use_bytes.load(Ordering::Relaxed);
-        match self.limit_bytes {
-            None => MemoryInfo { free_bytes: machine.free_bytes, total_bytes: machine.total_bytes },
-            Some(limit) => MemoryInfo {
-                free_bytes: limit.saturating_sub(in_use).min(machine.free_bytes),
-                total_bytes: limit,
-            },
-        }
-    }
-
-    /// Charges an allocation, or says how much there is.
-    fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge> {
-        // Charged first, so that two threads cannot both be granted the last bytes.
-        let charge = Charge { account: Arc::clone(self), bytes };
-        let in_use = self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let machine = Capacity::now().free_bytes;
-        let have_bytes = self.limit_bytes.map_or(machine, |limit| limit.saturating_sub(in_use).min(machine));
-        if bytes > have_bytes {
-            let kind = ErrorKind::OutOfDeviceMemory { need_bytes: bytes, have_bytes };
-            return Err(Error::new(kind, "allocating native device memory"));
-        }
-        Ok(charge)
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.account.in_use_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -182,7 +136,6 @@ impl Backend for Native {
         }
         capabilities.peer_copies = Verdict::unavailable("there is one native device");
         capabilities.stream_capture = Verdict::unavailable("native streams cannot be recorded");
-        capabilities.launch = Verdict::unavailable("this build runs no native kernels");
         capabilities
     }
 
@@ -216,14 +169,11 @@ impl Backend for Native {
     }
 
     fn synchronize_stream(&self, _: &Device, stream: &Stream) -> Result<()> {
-        if let Some(mark) = stream.idle_mark() {
-            mark.wait();
-        }
-        Ok(())
+        stream.idle_mark().map_or(Ok(()), |mark| mark.finish())
     }
 
     fn query_stream(&self, _: &Device, stream: &Stream) -> Result<bool> {
-        Ok(stream.idle_mark().is_none_or(|mark| mark.is_reached()))
+        stream.idle_mark().map_or(Ok(true), |mark| mark.query())
     }
 
     fn capture_state(&self, _: &Device, _: &Stream) -> Result<CaptureState> {
@@ -240,25 +190,22 @@ impl Backend for Native {
     }
 
     fn wait_event(&self, _: &Device, stream: &Stream, event: &Event) -> Result<()> {
-        if let Some(mark) = event.mark() {
-            stream.submit([Command::Wait(mark)]);
+        match event.mark() {
+            Some(mark) => stream.submit([Command::Wait(mark)]),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn query_event(&self, _: &Device, event: &Event) -> Result<bool> {
-        Ok(event.mark().is_none_or(|mark| mark.is_reached()))
+        event.mark().map_or(Ok(true), |mark| mark.query())
     }
 
     fn synchronize_event(&self, _: &Device, event: &Event) -> Result<()> {
-        if let Some(mark) = event.mark() {
-            mark.wait();
-        }
-        Ok(())
+        event.mark().map_or(Ok(()), |mark| mark.finish())
     }
 
     fn allocate(&self, _: &Device, len_bytes: u64, _: SegmentOptions) -> Result<Buffer> {
-        let charge = self.account.charge(len_bytes)?;
+        let charge = self.account.charge(len_bytes, "allocating native device memory")?;
         let memory = Memory::allocate(host_len(len_bytes)?)?;
         Ok(Buffer { place: Place::Own(memory), _charge: Some(charge) })
     }
@@ -318,8 +265,7 @@ impl Backend for Native {
     }
 
     unsafe fn copy_to_device(&self, _: &Device, stream: &Stream, op: CopyOp<'_, Buffer>) -> Result<()> {
-        stream.submit([copy_in(&op)]);
-        Ok(())
+        stream.submit([copy_in(&op)])
     }
 
     unsafe fn copy_to_host(
@@ -330,8 +276,7 @@ impl Backend for Native {
         dst: *mut u8,
         len_bytes: usize,
     ) -> Result<()> {
-        stream.submit([Command::Copy { from: at(src.0, src.1), to: dst, len: len_bytes }]);
-        Ok(())
+        stream.submit([Command::Copy { from: at(src.0, src.1), to: dst, len: len_bytes }])
     }
 
     unsafe fn copy_on_device(
@@ -343,13 +288,11 @@ impl Backend for Native {
         len_bytes: u64,
     ) -> Result<()> {
         let len = host_len(len_bytes)?;
-        stream.submit([Command::Copy { from: at(src.0, src.1), to: at(dst.0, dst.1), len }]);
-        Ok(())
+        stream.submit([Command::Copy { from: at(src.0, src.1), to: at(dst.0, dst.1), len }])
     }
 
     unsafe fn copy_many(&self, _: &Device, stream: &Stream, batch: &CopyBatch<'_, Buffer>) -> Result<()> {
-        stream.submit(batch.iter().map(|op| copy_in(&op)));
-        Ok(())
+        stream.submit(batch.iter().map(|op| copy_in(&op)))
     }
 
     unsafe fn fill(
@@ -360,12 +303,19 @@ impl Backend for Native {
         len_bytes: u64,
         value: u8,
     ) -> Result<()> {
-        stream.submit([Command::Fill { to: at(dst.0, dst.1), len: host_len(len_bytes)?, value }]);
-        Ok(())
+        stream.submit([Command::Fill { to: at(dst.0, dst.1), len: host_len(len_bytes)?, value }])
+    }
+
+    fn check_kernel(&self, _: &Device, kernel: &Kernel) -> Result<()> {
+        host_launch::check(kernel, Self::KIND, true)
+    }
+
+    unsafe fn launch(&self, _: &Device, stream: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
+        let launch = HostLaunch::new(launch, at)?;
+        stream.submit([Command::Launch(Box::new(launch))])
     }
 
     unsafe fn write_value(&self, _: &Device, stream: &Stream, dst: (&Buffer, u64), value: u64) -> Result<()> {
-        stream.submit([Command::Write { to: at(dst.0, dst.1).cast(), value }]);
-        Ok(())
+        stream.submit([Command::Write { to: at(dst.0, dst.1).cast(), value }])
     }
 }

@@ -1,7 +1,12 @@
 //! A stream's bounded queue of commands, and how far its thread has come.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use spoc_driver::{Error, ErrorKind, Result};
+
+use crate::host_launch::HostLaunch;
+pub(super) use crate::sync::lock;
 
 /// Commands a stream holds before submitting waits. All room is made at the beginning.
 const COMMANDS_MAX: usize = 1024;
@@ -14,6 +19,8 @@ pub(super) enum Command {
     Fill { to: *mut u8, len: usize, value: u8 },
     /// A word, after everything before it.
     Write { to: *mut u64, value: u64 },
+    /// A kernel.
+    Launch(Box<HostLaunch>),
     /// Wait until another stream has come so far.
     Wait(Mark),
 }
@@ -29,22 +36,50 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    pub(super) fn is_reached(&self) -> bool {
-        *lock(&self.progress.completed) >= self.position
+    fn is_reached(&self) -> bool {
+        lock(&self.progress.state).completed >= self.position
+    }
+
+    /// Waits, and answers the failure of what came before, if something failed.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.wait();
+        self.outcome()
+    }
+
+    /// Whether it is reached; the failure of what came before, if something failed.
+    pub(super) fn query(&self) -> Result<bool> {
+        if self.is_reached() { self.outcome().map(|()| true) } else { Ok(false) }
+    }
+
+    fn outcome(&self) -> Result<()> {
+        match &lock(&self.progress.state).failure {
+            Some((at, error)) if *at <= self.position => {
+                Err(Error::new(ErrorKind::AsyncFailure, "running a native stream").because(error.clone()))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn wait(&self) {
-        let completed = lock(&self.progress.completed);
-        let is_short = |completed: &mut u64| *completed < self.position;
-        drop(self.progress.advanced.wait_while(completed, is_short));
+        let state = lock(&self.progress.state);
+        let is_short = |state: &mut Come| state.completed < self.position;
+        drop(self.progress.advanced.wait_while(state, is_short));
     }
 }
 
-/// How many of a stream's commands have run.
+/// How far a stream has come.
 #[derive(Default)]
 pub(super) struct Progress {
-    completed: Mutex<u64>,
+    state: Mutex<Come>,
     advanced: Condvar,
+}
+
+#[derive(Default)]
+struct Come {
+    /// How many commands are over.
+    completed: u64,
+    /// The first that failed, by its position, and why.
+    failure: Option<(u64, Error)>,
 }
 
 /// The queue between a stream's users and its thread.
@@ -99,10 +134,18 @@ impl Queue {
     }
 
     /// The thread's life: runs commands in order until the queue is closed and empty.
-    pub(super) fn work(&self, run: impl Fn(Command)) {
+    /// A failed one runs nothing more, for what follows would work on garbage.
+    pub(super) fn work(&self, run: impl Fn(Command) -> Result<()>) {
+        let mut has_failed = false;
         while let Some(command) = self.next() {
-            run(command);
-            *lock(&self.progress.completed) += 1;
+            let outcome = if has_failed { Ok(()) } else { run(command) };
+            let mut state = lock(&self.progress.state);
+            state.completed += 1;
+            if let Err(error) = outcome {
+                has_failed = true;
+                state.failure = Some((state.completed, error));
+            }
+            drop(state);
             self.progress.advanced.notify_all();
         }
     }
@@ -118,8 +161,4 @@ impl Queue {
         }
         command
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use spoc_driver::{Error, ErrorKind, Result, StreamOptions};
 
 use super::queue::{Command, Mark, Queue, lock};
+use crate::claims::{Claim, Claims};
 
 /// A stream.
 pub(super) enum Stream {
@@ -28,6 +29,8 @@ pub(super) struct Streams {
     all: Mutex<Vec<Entry>>,
     /// One operation of the default stream at a time.
     default: Mutex<()>,
+    /// Who works on which memory.
+    claims: Arc<Claims>,
     created: AtomicU64,
 }
 
@@ -40,10 +43,10 @@ impl Streams {
     pub(super) fn create(&self, options: StreamOptions) -> Result<Stream> {
         let queue = Arc::new(Queue::new());
         let number = self.created.fetch_add(1, Ordering::Relaxed);
-        let works = Arc::clone(&queue);
+        let (works, claims) = (Arc::clone(&queue), Arc::clone(&self.claims));
         let worker = thread::Builder::new()
             .name(format!("spoc-native-{number}"))
-            .spawn(move || works.work(run))
+            .spawn(move || works.work(|command| run(command, &claims)))
             .map_err(|error| Error::new(ErrorKind::Os, "starting a stream's thread").because(error))?;
         let mut all = lock(&self.all);
         all.retain(|entry| entry.queue.strong_count() > 0);
@@ -70,13 +73,19 @@ impl Streams {
 
 impl Stream {
     /// Runs the commands: now on the default stream, in their turn on any other.
-    pub(super) fn submit(&self, commands: impl IntoIterator<Item = Command>) {
+    ///
+    /// # Errors
+    /// On the default stream, what a kernel answered.
+    pub(super) fn submit(&self, commands: impl IntoIterator<Item = Command>) -> Result<()> {
         match self {
-            Self::Own(own) => own.queue.push(commands),
+            Self::Own(own) => {
+                own.queue.push(commands);
+                Ok(())
+            }
             Self::Default(streams) => {
                 let _turn = lock(&streams.default);
                 streams.wait(|entry| entry.is_blocking);
-                commands.into_iter().for_each(run);
+                commands.into_iter().try_for_each(|command| run(command, &streams.claims))
             }
         }
     }
@@ -85,9 +94,10 @@ impl Stream {
     pub(super) fn mark(&self) -> Option<Mark> {
         match self {
             Self::Own(own) => Some(own.queue.mark()),
-            Self::Default(_) => {
+            Self::Default(streams) => {
                 // Recording is an operation of the default stream, which waits for the blocking ones.
-                self.submit([]);
+                let _turn = lock(&streams.default);
+                streams.wait(|entry| entry.is_blocking);
                 None
             }
         }
@@ -113,23 +123,31 @@ impl Drop for Own {
     }
 }
 
-/// Runs one command on the calling thread.
-fn run(command: Command) {
+/// Runs one command on the calling thread, when nobody else works on its memory.
+fn run(command: Command, claims: &Claims) -> Result<()> {
     match command {
         Command::Copy { from, to, len } => {
+            let _held = claims.hold(&[Claim::read(from, len), Claim::write(to, len)]);
             // SAFETY: the driver checked both ranges and keeps their memory until this command has run.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
         Command::Fill { to, len, value } => {
+            let _held = claims.hold(&[Claim::write(to, len)]);
             // SAFETY: as above.
-            unsafe { std::ptr::write_bytes(to, value, len) }
+            unsafe { std::ptr::write_bytes(to, value, len) };
         }
         Command::Write { to, value } => {
+            let _held = claims.hold(&[Claim::write(to.cast(), size_of::<u64>())]);
             // SAFETY: as above; the driver checked that the word is aligned. Other processes that map the
             // memory read it atomically too.
             let word = unsafe { AtomicU64::from_ptr(to) };
             word.store(value, Ordering::Release);
         }
+        Command::Launch(launch) => {
+            let _held = claims.hold(&launch.claims);
+            return launch.run();
+        }
         Command::Wait(mark) => mark.wait(),
     }
+    Ok(())
 }

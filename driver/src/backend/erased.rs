@@ -4,12 +4,14 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::launch::{Launch, LaunchArgument};
 use super::port::{Backend, CopyBatch, CopyOp, Foreign};
 use super::types::{
     BackendId, Capabilities, CaptureState, DeviceInfo, Exported, HostMap, Limits, MemoryInfo, SegmentOptions,
     StreamOptions,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::launch::Kernel;
 
 /// A backend that was found, its types hidden.
 pub type Probed = Arc<dyn DynBackend>;
@@ -78,6 +80,16 @@ impl<B: Backend> Erased<B> {
 
     fn buffer<'h>(&self, handle: &'h Handle) -> Result<&'h B::Buffer> {
         self.show(handle)
+    }
+
+    fn argument<'h>(&self, argument: &LaunchArgument<'h, Handle>) -> Result<LaunchArgument<'h, B::Buffer>> {
+        Ok(match *argument {
+            LaunchArgument::Memory { buffer, offset_bytes, len_bytes, kind, access } => {
+                let buffer = self.buffer(buffer)?;
+                LaunchArgument::Memory { buffer, offset_bytes, len_bytes, kind, access }
+            }
+            LaunchArgument::Scalar(scalar) => LaunchArgument::Scalar(scalar),
+        })
     }
 }
 
@@ -151,6 +163,8 @@ pub trait DynBackend: Send + Sync + 'static {
         len_bytes: u64,
         value: u8,
     ) -> Result<()>;
+    fn check_kernel(&self, device: &Handle, kernel: &Kernel) -> Result<()>;
+    unsafe fn launch(&self, device: &Handle, stream: &Handle, launch: &Launch<'_, Handle>) -> Result<()>;
     unsafe fn write_value(
         &self,
         device: &Handle,
@@ -382,6 +396,19 @@ impl<B: Backend> DynBackend for Erased<B> {
             (self.device(device)?, self.stream(stream)?, (self.buffer(dst.0)?, dst.1));
         // SAFETY: the caller owes exactly what the typed method asks for.
         unsafe { self.backend.fill(device, stream, dst, len_bytes, value) }
+    }
+
+    fn check_kernel(&self, device: &Handle, kernel: &Kernel) -> Result<()> {
+        self.backend.check_kernel(self.device(device)?, kernel)
+    }
+
+    unsafe fn launch(&self, device: &Handle, stream: &Handle, launch: &Launch<'_, Handle>) -> Result<()> {
+        let (device, stream) = (self.device(device)?, self.stream(stream)?);
+        let arguments = launch.arguments.iter().map(|argument| self.argument(argument));
+        let arguments = arguments.collect::<Result<Vec<_>>>()?;
+        let typed = Launch { kernel: launch.kernel, grid: launch.grid, arguments: &arguments };
+        // SAFETY: the caller owes exactly what the typed method asks for.
+        unsafe { self.backend.launch(device, stream, &typed) }
     }
 
     unsafe fn write_value(

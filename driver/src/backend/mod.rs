@@ -18,10 +18,12 @@
 //! - "Allocated" means that the memory is there.
 
 mod erased;
+mod launch;
 mod port;
 mod types;
 
 pub use erased::{DynBackend, DynCopyOp, Handle, Probed, erase};
+pub use launch::{Launch, LaunchArgument};
 pub use port::{Backend, CopyBatch, CopyOp, Foreign};
 pub use types::{
     BackendId, BackendKind, Capabilities, CaptureState, DeviceInfo, DeviceUuid, Exported, HostMap, Limits,

@@ -1,10 +1,12 @@
 //! The typed trait that an adapter implements.
 
+use super::launch::Launch;
 use super::types::{
     BackendKind, Capabilities, CaptureState, DeviceInfo, Exported, HostMap, Limits, MemoryInfo,
     SegmentOptions, StreamOptions,
 };
 use crate::error::{Error, Result};
+use crate::launch::Kernel;
 use std::any::Any;
 
 /// Raw handles of another library: a context, a stream or an allocation.
@@ -286,6 +288,25 @@ pub trait Backend: Send + Sync + Sized + 'static {
     ) -> Result<()> {
         let _ = (device, stream, dst, len_bytes, value);
         refuse::<Self, _>("fill")
+    }
+
+    /// Refuses a kernel that has no form this device runs. Asked before a launch is prepared.
+    fn check_kernel(&self, device: &Self::Device, kernel: &Kernel) -> Result<()> {
+        let _ = (device, kernel);
+        refuse::<Self, _>("launch")
+    }
+    /// Enqueues running a kernel.
+    ///
+    /// # Safety
+    /// The buffers stay alive until it has run; ranges lie in them.
+    unsafe fn launch(
+        &self,
+        device: &Self::Device,
+        stream: &Self::Stream,
+        launch: &Launch<'_, Self::Buffer>,
+    ) -> Result<()> {
+        let _ = (device, stream, launch);
+        refuse::<Self, _>("launch")
     }
 
     /// Enqueues writing a word, visible to the host and to peers after everything before it.

@@ -124,6 +124,7 @@ impl Body {
 impl Device {
     /// Waits for every stream whose enqueued work uses the segment.
     pub(crate) fn wait_for_users(&self, segment: &Segment) -> Result<()> {
+        self.hand_over_launches();
         self.ledger().wait_for_users(self.core(), segment)
     }
 }

@@ -17,6 +17,7 @@ pub(crate) use element::as_bytes;
 pub use element::{Element, ElementKind, Item, VECTOR_ELEMENTS_MAX, kind_of};
 pub use host_slice::HostSlice;
 pub use location::{Location, Operation};
+pub(crate) use movement::Cell;
 pub(crate) use ranged::Part;
 pub use state::HostLink;
 pub(crate) use whole::Body;

@@ -226,6 +226,7 @@ impl Device {
         segment: &crate::segment::Segment,
         doing: &'static str,
     ) -> Result<()> {
+        self.hand_over_launches();
         self.collect();
         match self.ledger().explicit_user(segment) {
             Some(stream) => Err(Error::new(ErrorKind::InFlight, doing).with("stream", stream)),
