@@ -190,10 +190,8 @@ impl Backend for Native {
     }
 
     fn wait_event(&self, _: &Device, stream: &Stream, event: &Event) -> Result<()> {
-        match event.mark() {
-            Some(mark) => stream.submit([Command::Wait(mark)]),
-            None => Ok(()),
-        }
+        // Also where the event is reached: on the default stream a wait comes after the blocking streams.
+        stream.submit(event.mark().map(Command::Wait))
     }
 
     fn query_event(&self, _: &Device, event: &Event) -> Result<bool> {
