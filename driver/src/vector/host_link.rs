@@ -25,12 +25,13 @@ impl<T: Item> Vector<T> {
     pub fn attach(&mut self, device: &Device) -> Result<()> {
         const DOING: &str = "attaching host memory to a device";
         self.body.refuse_unlinkable(device, DOING)?;
-        if self.has_buffer(device) {
-            return Err(self.body.refusal(ErrorKind::AlreadyAttached, Operation::Attach, DOING));
-        }
         let Cell::Move(moves, next) = self.body.look_up(Operation::Attach, Some(device))? else {
             return Err(self.body.refusal(ErrorKind::WrongLocation, Operation::Attach, DOING));
         };
+        // One that is out of date may be left from before.
+        if self.has_buffer(device) {
+            return Err(self.body.refusal(ErrorKind::AlreadyAttached, Operation::Attach, DOING));
+        }
         self.body.carry_out(moves, None)?;
         let held = self.body.link(device, DOING)?;
         self.body.state.borrow_mut().buffers.push(held);
