@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spoc_driver::backend::{
-    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, HostMap, Launch, Limits,
-    MemoryInfo, SegmentOptions, StreamOptions, Verdict,
+    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Exported, HostMap,
+    Launch, Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
 };
 use spoc_driver::{Error, ErrorKind, HostBuffer, HostMemory, HostMemoryOptions, Kernel, Result};
 
@@ -14,6 +14,7 @@ use crate::account::{Account, Charge};
 use crate::claims::{Claim, Claims};
 use crate::host_launch::{self, HostLaunch};
 use crate::identity;
+use crate::native::memory::{Memory, page_bytes};
 
 /// Device memory begins at a multiple of this.
 const ALIGN_BYTES: u64 = 4096;
@@ -33,7 +34,8 @@ pub(super) struct Event;
 /// Device memory, charged until it is dropped; or host memory that the driver keeps.
 pub(super) struct Buffer {
     ptr: *mut u8,
-    _own: Option<(HostMemory, Charge)>,
+    own: Option<Memory>,
+    _charge: Option<Charge>,
 }
 
 /// Pinned memory: ordinary memory serves.
@@ -116,12 +118,9 @@ impl Backend for Interpreter {
 
     fn capabilities(&self, _: &Device) -> Capabilities {
         const LENT: Verdict = Verdict::unavailable("no other library has contexts on the CPU");
-        const OWN: Verdict = Verdict::unavailable("the interpreter's memory is its process's own");
         let mut capabilities = Capabilities::all(&Verdict::Available);
         capabilities.async_copies = Verdict::unavailable("everything is complete on return");
         capabilities.pageable_async = Verdict::unavailable("everything is complete on return");
-        capabilities.export_memory = OWN;
-        capabilities.import_memory = OWN;
         capabilities.wait_value = Verdict::unavailable("what is complete on return cannot wait for later");
         capabilities.adopt_context = LENT;
         capabilities.adopt_stream = LENT;
@@ -141,7 +140,7 @@ impl Backend for Interpreter {
             binding_bytes_max: max,
             copy_granule_bytes: 1,
             address_align_bytes: ALIGN_BYTES,
-            export_granule_bytes: 1,
+            export_granule_bytes: page_bytes() as u64,
             free_waits_for_device: false,
         }
     }
@@ -196,8 +195,29 @@ impl Backend for Interpreter {
 
     fn allocate(&self, _: &Device, len_bytes: u64, _: SegmentOptions) -> Result<Buffer> {
         let charge = self.account.charge(len_bytes, "allocating the interpreter's memory")?;
-        let memory = HostMemory::allocate(host_len(len_bytes)?, HostMemoryOptions::default())?;
-        Ok(Buffer { ptr: memory.as_ptr(), _own: Some((memory, charge)) })
+        let memory = Memory::allocate(host_len(len_bytes)?)?;
+        Ok(Buffer { ptr: memory.as_ptr(), own: Some(memory), _charge: Some(charge) })
+    }
+
+    fn export(&self, _: &Device, buffer: &Buffer) -> Result<Exported> {
+        let Some(memory) = &buffer.own else {
+            return Err(Error::unsupported(Self::KIND, "export_memory").with("memory", "the host's"));
+        };
+        let allocation_bytes = memory.mapped_bytes();
+        Ok(Exported {
+            descriptor: memory.export()?,
+            len_bytes: allocation_bytes,
+            allocation_bytes,
+            backend: Self::KIND,
+            device: self.info().uuid,
+        })
+    }
+
+    fn import(&self, _: &Device, exported: Exported) -> Result<Buffer> {
+        let Exported { descriptor, len_bytes, allocation_bytes, .. } = exported;
+        let memory = Memory::import(descriptor, len_bytes, allocation_bytes)?;
+        // Charged to whoever allocated it.
+        Ok(Buffer { ptr: memory.as_ptr(), own: Some(memory), _charge: None })
     }
 
     fn address(&self, _: &Device, buffer: &Buffer) -> Option<u64> {
@@ -209,7 +229,7 @@ impl Backend for Interpreter {
     }
 
     unsafe fn host_buffer(&self, _: &Device, ptr: *mut u8, _: u64) -> Result<Buffer> {
-        Ok(Buffer { ptr, _own: None })
+        Ok(Buffer { ptr, own: None, _charge: None })
     }
 
     fn map_host_buffer(&self, _: &Device, _: &Buffer, _: HostMap) -> Result<()> {

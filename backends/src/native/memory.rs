@@ -14,7 +14,7 @@ const POPULATE_PART_BYTES: usize = 64 << 20;
 const POPULATE_THREADS_MAX: usize = 8;
 
 /// A mapped memfd, or the part of it that is asked for.
-pub(super) struct Memory {
+pub(crate) struct Memory {
     ptr: NonNull<u8>,
     mapped_bytes: usize,
     descriptor: OwnedFd,
@@ -27,7 +27,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// `len_bytes` rounded up to pages: zeroed, sealed against changing its size, and present.
-    pub(super) fn allocate(len_bytes: usize) -> Result<Self> {
+    pub(crate) fn allocate(len_bytes: usize) -> Result<Self> {
         const DOING: &str = "allocating native device memory";
         let out_of_memory = || {
             let kind = ErrorKind::OutOfDeviceMemory { need_bytes: len_bytes as u64, have_bytes: 0 };
@@ -48,7 +48,7 @@ impl Memory {
     }
 
     /// Maps memory that `allocate` made, here or in another process.
-    pub(super) fn import(descriptor: OwnedFd, len_bytes: u64, allocation_bytes: u64) -> Result<Self> {
+    pub(crate) fn import(descriptor: OwnedFd, len_bytes: u64, allocation_bytes: u64) -> Result<Self> {
         const DOING: &str = "importing native device memory";
         let invalid =
             |what: &str| Error::new(ErrorKind::InvalidArgument, DOING).with("because", what.to_owned());
@@ -71,16 +71,16 @@ impl Memory {
         Ok(Self { ptr, mapped_bytes, descriptor: file.into() })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut u8 {
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    pub(super) fn mapped_bytes(&self) -> u64 {
+    pub(crate) fn mapped_bytes(&self) -> u64 {
         self.mapped_bytes as u64
     }
 
     /// Another descriptor of the same memory.
-    pub(super) fn export(&self) -> Result<OwnedFd> {
+    pub(crate) fn export(&self) -> Result<OwnedFd> {
         let descriptor = self.descriptor.as_fd().try_clone_to_owned();
         descriptor.map_err(|error| os("exporting native device memory", error))
     }
@@ -170,7 +170,7 @@ fn os(doing: &'static str, error: std::io::Error) -> Error {
 }
 
 /// The page size in bytes.
-pub(super) fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     // SAFETY: sysconf has no preconditions.
     let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(answer).unwrap_or(4096)

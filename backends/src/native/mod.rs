@@ -9,7 +9,7 @@
 
 mod adapter;
 mod event;
-mod memory;
+pub(crate) mod memory;
 mod queue;
 mod size;
 mod stream;
