@@ -15,5 +15,7 @@ pub mod native;
 pub mod opencl;
 mod probe;
 mod sync;
+#[cfg(feature = "vulkan")]
+pub mod vulkan;
 
 pub use probe::{ProbeOutcome, ProbeReport, found, probe};

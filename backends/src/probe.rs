@@ -62,7 +62,7 @@ fn probe_one(kind: BackendKind) -> ProbeOutcome {
         },
         #[cfg(not(feature = "opencl"))]
         BackendKind::OpenCl => without_adapter(kind, &["libOpenCL.so.1", "libOpenCL.so"]),
-        BackendKind::Vulkan => without_adapter(kind, &["libvulkan.so.1", "libvulkan.so"]),
+        BackendKind::Vulkan => probe_vulkan(),
         BackendKind::Metal => missing("Metal exists on macOS only"),
         BackendKind::Interpreter => {
             ProbeOutcome::Found(interpreter::backend(interpreter::Options::default()))
@@ -70,6 +70,20 @@ fn probe_one(kind: BackendKind) -> ProbeOutcome {
         BackendKind::WebGpu => missing("this build has no webgpu adapter"),
         BackendKind::Fake => missing("the fake backend is for tests, and is made by them"),
     }
+}
+
+#[cfg(feature = "vulkan")]
+fn probe_vulkan() -> ProbeOutcome {
+    use crate::vulkan::{Options, backend};
+    match Options::from_env().and_then(backend) {
+        Ok(probed) => ProbeOutcome::Found(probed),
+        Err(reason) => ProbeOutcome::Missing { reason },
+    }
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn probe_vulkan() -> ProbeOutcome {
+    without_adapter(BackendKind::Vulkan, &["libvulkan.so.1", "libvulkan.so"])
 }
 
 fn missing(reason: &str) -> ProbeOutcome {

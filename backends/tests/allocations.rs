@@ -116,8 +116,8 @@ fn copying_allocates_nothing_in_steady_state() {
     check(&bench);
     drop(pin);
     // What a runtime allocates for itself is not counted.
-    for device in common::devices(BackendKind::OpenCl) {
-        check(&Bench::on(device));
+    for kind in [BackendKind::OpenCl, BackendKind::Vulkan] {
+        common::devices(kind).into_iter().for_each(|device| check(&Bench::on(device)));
     }
 }
 
