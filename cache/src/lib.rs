@@ -8,6 +8,39 @@
 //!
 //! Nothing here waits for DMA or kernels: order between copies, launches and reuse of slots is made by events
 //! on the device. What may wait for the disk says so in its name.
+//!
+//! ```
+//! use spoc_cache::{CacheOptions, Catalogue, GroupRules, Pump, PumpOptions, SlotCache};
+//! use spoc_driver::{BackendKind, DeviceSelector, Driver, StreamOptions};
+//! use std::sync::Arc;
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.safetensors");
+//! # let header = r#"{"layers.0.w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},
+//! #     "layers.1.w":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}}"#;
+//! # let mut file = (header.len() as u64).to_le_bytes().to_vec();
+//! # file.extend(header.bytes().chain([1, 2, 3, 4, 5]));
+//! # std::fs::write(&path, file)?;
+//! let found = spoc_backends::found(&spoc_backends::probe());
+//! let device = Driver::new(found).open(&DeviceSelector::index(BackendKind::Native, 0))?;
+//! let pump = Pump::start(&device, PumpOptions::default())?;
+//!
+//! let model = spoc_io::open_model(&path, &Default::default())?;
+//! let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default())?);
+//! let cache = SlotCache::new(&pump, CacheOptions::for_catalogue(&catalogue, 1))?;
+//! let keys = cache.keys(cache.register(Arc::clone(&catalogue))?);
+//!
+//! let stream = device.create_stream(StreamOptions::default())?;
+//! for (key, bytes) in keys.iter().zip([vec![1, 2, 3], vec![4, 5]]) {
+//!     let lease = cache.wait_acquire(&[*key], &stream)?;
+//!     // In the place of a launch: any work on the stream that reads the slot.
+//!     let (segment, offset) = lease.memory(0).ok_or("a key")?;
+//!     let read = stream.copy_to_host(segment, offset, vec![0; bytes.len()])?;
+//!     lease.release(&[&stream])?;
+//!     assert_eq!(read.wait()?, bytes);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod arena;

@@ -261,3 +261,43 @@ fn a_fill_behind_a_running_launch_holds_up_nobody() {
     drop((cache, pump));
     assert_eq!(control.violations(), Vec::<String>::new());
 }
+
+/// Slots of a device whose segments hold two of them: none straddles, every address is base + slot · stride.
+#[test]
+fn slots_over_several_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, model) = model(&folder);
+    let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default()).unwrap());
+    let mut options = FakeOptions { wait_mode: WaitMode::Drive, ..FakeOptions::default() };
+    options.limits.segment_bytes_max = 2 * catalogue.widest_slot_bytes() + 8192;
+    let (probed, control) = fake::backend_with(options);
+    let device = Driver::new(vec![probed]).open(&DeviceSelector::index(BackendKind::Fake, 0)).unwrap();
+    let pump = pump(&device, IoMode::Auto, 1 << 20);
+    let cache = SlotCache::new(&pump, CacheOptions::for_catalogue(&catalogue, 5)).unwrap();
+    let table = cache.segment_table();
+    assert_eq!(
+        table.iter().map(|row| (row.first_slot, row.slots)).collect::<Vec<_>>(),
+        [(0, 2), (2, 2), (4, 1)]
+    );
+    let keys = cache.keys(cache.register(Arc::clone(&catalogue)).unwrap());
+    let stream = device.create_stream(StreamOptions::default()).unwrap();
+    let lease = cache.wait_acquire(&keys[1..6], &stream).unwrap();
+    let stride = cache.geometry().stride_bytes;
+    for (group, slot) in (1u32..).zip(lease.slots()) {
+        let row = table[slot.segment as usize];
+        let address = row.address.unwrap() + u64::from(slot.slot - row.first_slot) * stride;
+        assert_eq!(slot.address, Some(address));
+        assert_eq!(address % 256, 0);
+        let (segment, base) = lease.memory(group as usize - 1).unwrap();
+        let read = stream.copy_to_host(segment, base, vec![0; 400_000]).unwrap();
+        let seed = u64::from(catalogue.tensors(group)[0].tensor) + 1;
+        assert!(read.wait().unwrap() == common::pattern(seed, 400_000));
+    }
+    drop((lease, cache));
+    let wide = CacheOptions { slot_bytes: 1 << 29, ..CacheOptions::for_catalogue(&catalogue, 1) };
+    assert_eq!(SlotCache::new(&pump, wide).unwrap_err().kind().as_str(), "wider_than_segment");
+    let narrow = CacheOptions { slot_bytes: 1000, ..CacheOptions::for_catalogue(&catalogue, 1) };
+    let error = SlotCache::new(&pump, narrow).unwrap().register(catalogue).unwrap_err();
+    assert!(error.to_string().contains("model.embed_tokens"), "{error}");
+    assert_eq!(control.violations(), Vec::<String>::new());
+}

@@ -142,3 +142,39 @@ fn threads_find_what_they_leased() {
     assert_eq!(get(Counter::Requested), 4 * 60 * 2);
     assert_eq!(get(Counter::LeasesGiven), get(Counter::LeasesReleased));
 }
+
+#[test]
+fn groups_of_a_real_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tensors = layers(11, 1000);
+    tensors.push(("model.layers.3.empty".to_owned(), 0));
+    tensors.push(("model.only_empty.weight".to_owned(), 0));
+    let model = open(&write_model(folder.path(), &tensors));
+    let catalogue = Catalogue::from_model(&model, &GroupRules::default()).unwrap();
+    let names: Vec<&str> = catalogue.groups().iter().map(|group| group.name.as_str()).collect();
+    // Layers by number and not by text, the embedding before them, the rest behind.
+    assert_eq!(names[..4], ["model.embed_tokens", "model.layers.0", "model.layers.1", "model.layers.2"]);
+    assert_eq!(names[10..], ["model.layers.9", "model.layers.10", "lm_head", "model.only_empty"]);
+    assert_eq!(catalogue.group_named("model.layers.10"), Some(11));
+    assert_eq!(catalogue.tensor_bytes(), model.tensor_bytes());
+    for (number, group) in (0u32..).zip(catalogue.groups()) {
+        let mut end = 0;
+        for tensor in catalogue.tensors(number) {
+            assert_eq!(tensor.offset_bytes % 256, 0);
+            assert!(tensor.offset_bytes >= end);
+            end = tensor.offset_bytes + tensor.extent.len_bytes;
+            assert!(model.tensors()[tensor.tensor as usize].name.starts_with(&group.name));
+        }
+        assert_eq!((group.slot_bytes, group.position), (end, number));
+    }
+    assert_eq!(catalogue.tensors(4).len(), 4);
+
+    // A group of empty tensors is there without a read.
+    let device = native();
+    let pump = pump(&device, IoMode::Auto, 1 << 20);
+    let cache = SlotCache::new(&pump, CacheOptions::for_catalogue(&catalogue, 2)).unwrap();
+    let keys = cache.keys(cache.register(Arc::new(catalogue)).unwrap());
+    let stream = device.create_stream(StreamOptions::default()).unwrap();
+    let lease = cache.wait_acquire(&[keys[13], keys[4]], &stream).unwrap();
+    assert_eq!(lease.len(), 2);
+}

@@ -9,7 +9,7 @@ pub use pack::Placement;
 use crate::pump::{Begin, Feed, Job, Place, Pump, Sink, Stages};
 use crate::{Error, ErrorKind, Result};
 use globset::GlobMatcher;
-use spoc_driver::{Event, Segment, Stream};
+use spoc_driver::{Segment, Stream};
 use spoc_io::{Model, PlanBuilder, ReadClass, ReadPlan, ReaderReport};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -152,7 +152,6 @@ fn stream(
     let sink = Arc::new(LoadSink {
         state: Mutex::new(LoadState::default()),
         changed: Condvar::new(),
-        done: pump.device().create_event()?,
         copied: AtomicU64::new(0),
         bytes,
         progress: options.progress.clone(),
@@ -178,7 +177,6 @@ struct LoadState {
 struct LoadSink {
     state: Mutex<LoadState>,
     changed: Condvar,
-    done: Event,
     copied: AtomicU64,
     bytes: u64,
     progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
@@ -207,8 +205,7 @@ impl Sink for LoadSink {
         Ok(Begin::Go)
     }
 
-    fn published(&self, _tag: u64, copies: &Stream) -> Result<()> {
-        copies.record(&self.done)?;
+    fn published(&self, _tag: u64, _copies: &Stream) -> Result<()> {
         self.lock().published = true;
         Ok(())
     }

@@ -137,6 +137,8 @@ struct Table {
     watchers: Vec<Weak<dyn Sink>>,
     /// Reads handed to the reader that have not come back.
     reads_out: u64,
+    /// The thread has ended.
+    ended: bool,
 }
 
 /// The table, shared by submitters and the thread.
@@ -155,6 +157,7 @@ impl Jobs {
             waiting: VecDeque::new(),
             watchers: Vec::new(),
             reads_out: 0,
+            ended: false,
         }))
     }
 
@@ -165,7 +168,7 @@ impl Jobs {
 
     pub(super) fn submit(&self, job: Job) -> Result<JobId> {
         let mut table = self.lock();
-        if table.reader.is_none() {
+        if table.ended || table.reader.is_none() {
             return Err(closed());
         }
         let id = table.enter(job);
@@ -275,6 +278,7 @@ impl Jobs {
     /// Every job there is, for the end of the thread; the table is empty afterwards.
     pub(super) fn drain(&self) -> Vec<Work> {
         let mut table = self.lock();
+        table.ended = true;
         table.waiting.clear();
         (0..table.entries.len())
             .filter_map(|index| {

@@ -100,6 +100,9 @@ pub(crate) struct Shared {
 }
 
 /// A reader, a staging ring and a copy thread for one device.
+///
+/// An error that the device reports for enqueued copies is final for the copy stream: what was in flight
+/// fails, and so does everything asked of this pump afterwards. Start another one.
 pub struct Pump {
     device: Device,
     shared: Arc<Shared>,

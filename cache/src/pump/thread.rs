@@ -86,7 +86,6 @@ impl Copier {
             }
             self.hand_over_waiting();
         }
-        self.end();
     }
 
     /// What to do next. Waits for a read while nothing is on the device, else for the oldest copy.
@@ -317,6 +316,13 @@ impl Copier {
             work.sink.ended(work.tag);
         }
         self.shared.note_reader();
+    }
+}
+
+impl Drop for Copier {
+    /// However the thread ends, by a panic too: nobody waits for ever.
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
