@@ -36,7 +36,7 @@ const HELP: &str = "Columns, per interval unless said otherwise:
   HITS MISS     groups asked for that were, and were not, on the device
   HIT%          hits of all asked for
   LOADS         groups loaded
-  MB/s          bytes loaded, 10^6 a second
+  MB/s          bytes copied to the device, 10^6 a second
   STALL         ms in each second that somebody waited for a group
   EVICT         groups evicted
   INFLIGHT      loads running now

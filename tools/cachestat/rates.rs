@@ -85,8 +85,9 @@ impl Interval {
         self.rate(self.count(Counter::StallNs)) / 1e6
     }
 
+    /// As bytes move, not when a group is complete: a whole-model load shows too.
     fn mb_per_s(&self) -> f64 {
-        self.rate(self.count(Counter::FilledBytes)) / 1e6
+        self.rate(self.count(Counter::CopiedBytes)) / 1e6
     }
 
     /// The line for programs: the columns, and every counter of the interval.
