@@ -83,7 +83,7 @@ pub fn rule_11_a_lent_destination_cannot_be_read_before_the_loan_ends(subject: &
 /// Parts are lent within the handle's bounds.
 pub fn rule_17_loans_are_within_bounds(subject: &Subject) {
     let Some(mut pinned) = alloc(subject, 100) else { return };
-    let backwards = 50..10;
+    let backwards = std::ops::Range { start: 50, end: 10 };
     for range in [0..101, 100..101, 101..101, usize::MAX - 1..usize::MAX] {
         refused(pinned.lend(range.clone()), "out_of_bounds");
         refused(pinned.lend_mut(range), "out_of_bounds");

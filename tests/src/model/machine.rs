@@ -7,8 +7,9 @@ use spoc_driver::{
 };
 
 use super::order::{Clock, Kind, Tracks};
-use super::program::{EVENTS, FREE, Op, Order, Piece, Program, SEGMENT_BYTES, SEGMENTS, STREAMS};
+use super::program::{EVENTS, FREE, Op, Order, Piece, Program, SEGMENT_BYTES, SEGMENTS, STREAMS, VECTORS};
 use super::reference::Contents;
+use super::vectors::OneVector;
 use crate::helpers::{Drops, Watched, pattern};
 use crate::platform::Bench;
 
@@ -30,22 +31,23 @@ pub fn run(bench: &Bench, program: &Program) {
     }
 }
 
-struct Machine {
-    devices: [Device; 2],
-    streams: Vec<OneStream>,
+pub(super) struct Machine {
+    pub(super) devices: [Device; 2],
+    pub(super) streams: Vec<OneStream>,
     segments: Vec<OneSegment>,
     events: Vec<OneEvent>,
-    reads: Vec<OneRead>,
-    tracks: Tracks,
+    pub(super) vectors: Vec<OneVector>,
+    pub(super) reads: Vec<OneRead>,
+    pub(super) tracks: Tracks,
     /// By track: the sources and rooms given to it, and those that have been dropped.
     given: Vec<usize>,
     drops: Vec<Drops>,
     control: Option<FakeControl>,
 }
 
-struct OneStream {
-    stream: Stream,
-    track: usize,
+pub(super) struct OneStream {
+    pub(super) stream: Stream,
+    pub(super) track: usize,
 }
 
 struct OneSegment {
@@ -58,14 +60,14 @@ struct OneEvent {
     record: Option<Clock>,
 }
 
-struct OneRead {
-    pending: PendingRead<Host>,
-    expected: Vec<u8>,
-    clock: Clock,
+pub(super) struct OneRead {
+    pub(super) pending: PendingRead<Host>,
+    pub(super) expected: Vec<u8>,
+    pub(super) clock: Clock,
 }
 
 /// Host memory of either kind.
-enum Host {
+pub(super) enum Host {
     Pageable(Watched),
     Pinned(Pinned),
 }
@@ -98,7 +100,7 @@ unsafe impl HostSink for Host {
 }
 
 impl Host {
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Pageable(bytes) => bytes.bytes(),
             Self::Pinned(bytes) => bytes.as_slice().unwrap(),
@@ -107,16 +109,16 @@ impl Host {
 }
 
 /// Why a call has to be refused: whether each reason holds, and the kind of its error.
-struct Reasons<const N: usize>([(bool, &'static str); N]);
+pub(super) struct Reasons<const N: usize>(pub(super) [(bool, &'static str); N]);
 
 impl<const N: usize> Reasons<N> {
-    fn hold(&self) -> bool {
+    pub(super) fn hold(&self) -> bool {
         self.0.iter().any(|(holds, _)| *holds)
     }
 
     /// Asserts that the call was refused for one of them, if there is one, and else was not.
     #[track_caller]
-    fn judge(&self, error: Option<&Error>) {
+    pub(super) fn judge(&self, error: Option<&Error>) {
         match error {
             None => assert!(!self.hold(), "not refused: {:?}", self.0),
             Some(error) => {
@@ -139,6 +141,7 @@ impl Machine {
             streams: Vec::new(),
             segments: Vec::new(),
             events: Vec::new(),
+            vectors: Vec::new(),
             reads: Vec::new(),
             tracks: Tracks::default(),
             given: Vec::new(),
@@ -150,6 +153,7 @@ impl Machine {
             machine.streams.push(stream);
         }
         machine.segments = (0..SEGMENTS).map(|number| machine.new_segment(number)).collect();
+        machine.vectors = (0..VECTORS).map(|_| OneVector::on_host()).collect();
         machine.events = (0..EVENTS).map(|number| machine.new_event(number)).collect();
         machine
     }
@@ -213,14 +217,25 @@ impl Machine {
             Op::RenewStream { stream } => self.streams[*stream] = self.new_stream(*stream),
             Op::RenewEvent { event } => self.events[*event] = self.new_event(*event),
             Op::Step { choice } => self.let_run(*choice),
+            Op::Vector { vector, op } => self.step_vector(*vector, op),
+        }
+    }
+
+    /// A segment's contents, or a vector's buffer.
+    pub(super) fn contents(&mut self, number: usize) -> &mut Contents {
+        match number.checked_sub(SEGMENTS) {
+            None => &mut self.segments[number].contents,
+            Some(buffer) => &mut self.vectors[buffer / 2].buffers[buffer % 2],
         }
     }
 
     /// Makes the next operation of the stream come after every access that it would race with.
-    fn order(&mut self, stream: usize, piece: Piece, is_write: bool, order: Order) {
-        let contents = &self.segments[piece.segment].contents;
+    pub(super) fn order(&mut self, stream: usize, piece: Piece, is_write: bool, order: Order) {
         let track = self.streams[stream].track;
-        for other in contents.racing(&self.tracks, track, piece, is_write) {
+        let tracks = std::mem::take(&mut self.tracks);
+        let racing = self.contents(piece.segment).racing(&tracks, track, piece, is_write);
+        self.tracks = tracks;
+        for other in racing {
             // A stream that was dropped cannot record any more.
             let Some(position) = self.streams.iter().position(|one| one.track == other) else {
                 self.flush(stream % 2);
@@ -244,19 +259,20 @@ impl Machine {
     }
 
     /// Enters what a stream was given, and what it uses. Nothing at all is enqueued for empty copies.
-    fn enter(&mut self, stream: usize, uses: &[(Piece, bool)]) {
+    pub(super) fn enter(&mut self, stream: usize, uses: &[(Piece, bool)]) {
         if uses.iter().all(|(piece, _)| piece.len == 0) {
             return;
         }
         let track = self.streams[stream].track;
         let clock = self.tracks.enter(track);
         for (piece, is_write) in uses.iter().copied() {
-            let contents = &mut self.segments[piece.segment].contents;
-            contents.enter(&self.tracks, &clock, track, piece, is_write);
+            let tracks = std::mem::take(&mut self.tracks);
+            self.contents(piece.segment).enter(&tracks, &clock, track, piece, is_write);
+            self.tracks = tracks;
         }
     }
 
-    fn host(&mut self, stream: usize, bytes: Vec<u8>, is_pinned: bool) -> Host {
+    pub(super) fn host(&mut self, stream: usize, bytes: Vec<u8>, is_pinned: bool) -> Host {
         let device = &self.devices[stream % 2];
         if is_pinned && device.capabilities().pinned_alloc.is_available() && !bytes.is_empty() {
             let mut pinned = device.alloc_pinned(bytes.len() as u64).unwrap();
@@ -464,6 +480,7 @@ impl Machine {
         self.devices[device].flush().unwrap();
         self.tracks.host_waits_for_device(device);
         assert_eq!(self.devices[device].in_flight(), 0, "flush left something");
+        self.vectors.iter_mut().for_each(|vector| vector.is_touched[device] = false);
     }
 
     fn let_run(&mut self, choice: usize) {
@@ -485,9 +502,13 @@ impl Machine {
         for segment in 0..SEGMENTS {
             self.read(Piece { segment, offset: 0, len: SEGMENT_BYTES });
         }
-        for device in &self.devices {
-            assert_eq!(device.memory_in_use(), (SEGMENTS / 2 * SEGMENT_BYTES) as u64);
-            assert_eq!(device.pinned_ranges(), 0);
+        for (number, device) in self.devices.iter().enumerate() {
+            let buffers = self.vectors.iter().filter(|vector| vector.has_buffer[number]).count();
+            let live = (SEGMENTS / 2 + buffers) * SEGMENT_BYTES;
+            assert_eq!(device.memory_in_use(), live as u64);
+            // The staging ring may be left, and nothing else.
+            assert!(device.pinned_ranges() <= 1);
         }
+        self.compare_vectors();
     }
 }

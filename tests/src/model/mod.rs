@@ -8,6 +8,7 @@ mod machine;
 mod order;
 mod program;
 mod reference;
+mod vectors;
 
 pub use machine::run;
-pub use program::{Op, Order, Piece, Program, programs};
+pub use program::{How, Op, Order, Piece, Program, VectorOp, programs};

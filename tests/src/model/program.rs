@@ -15,7 +15,9 @@ pub(super) const FREE: usize = 4;
 pub(super) const SEGMENTS: usize = 6;
 /// How many events.
 pub(super) const EVENTS: usize = 6;
-/// Size of every segment in bytes: a multiple of every granule.
+/// How many vectors. The buffer of vector `v` on device `d` is numbered as segment `SEGMENTS + 2 * v + d`.
+pub(super) const VECTORS: usize = 3;
+/// Size of every segment, and of every vector, in bytes: a multiple of every granule.
 pub(super) const SEGMENT_BYTES: usize = 96;
 
 /// A range of a segment.
@@ -73,6 +75,32 @@ pub enum Op {
     RenewStream { stream: usize },
     RenewEvent { event: usize },
     Step { choice: usize },
+    Vector { vector: usize, op: VectorOp },
+}
+
+/// One step on a vector. Offsets and lengths are in bytes, which are its elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VectorOp {
+    Get { index: usize },
+    Set { index: usize, value: u8 },
+    ToCpu,
+    ToDevice { device: usize },
+    Write { at: Piece, seed: u8, how: How },
+    Read { at: Piece, stream: Option<usize>, order: Order },
+    Free { device: usize },
+    Renew { device: usize, is_device_only: bool },
+}
+
+/// How a vector is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct How {
+    /// On this stream, or on none.
+    pub stream: Option<usize>,
+    /// Through the staging ring.
+    pub is_staged: bool,
+    /// How conflicts are ordered.
+    pub order: Order,
 }
 
 /// A program, which prints itself as the source that would do the same.
@@ -138,6 +166,43 @@ impl fmt::Debug for Op {
             }
             Self::RenewEvent { event } => write!(f, "event{event} = device{}.create_event();", event % 2),
             Self::Step { choice } => write!(f, "step({choice}); // where the test lets work run"),
+            Self::Vector { vector, op } => print_vector(f, *vector, op),
+        }
+    }
+}
+
+fn print_vector(f: &mut fmt::Formatter<'_>, vector: usize, op: &VectorOp) -> fmt::Result {
+    let name = format!("vector{vector}");
+    let end = |at: &Piece| at.offset + at.len;
+    match op {
+        VectorOp::Get { index } => write!(f, "{name}.get({index});"),
+        VectorOp::Set { index, value } => write!(f, "{name}.set({index}, {value});"),
+        VectorOp::ToCpu => write!(f, "{name}.to_cpu();"),
+        VectorOp::ToDevice { device } => write!(f, "{name}.to_device(device{device});"),
+        VectorOp::Write { at, seed, how: How { stream, is_staged, order } } => {
+            let call = if *is_staged { "stage_to_device" } else { "copy_to_device" };
+            let range = format!("{}..{}, pattern({seed})", at.offset, end(at));
+            match stream {
+                None => write!(f, "{name}.{call}({range});"),
+                Some(stream) => {
+                    let (stream, remark) = (stream_name(*stream), remark(*order));
+                    write!(f, "{name}.{call}_on({stream}, {range});{remark}")
+                }
+            }
+        }
+        VectorOp::Read { at, stream: None, .. } => {
+            write!(f, "{name}.copy_to_host({}..{});", at.offset, end(at))
+        }
+        VectorOp::Read { at, stream: Some(stream), order } => {
+            let (stream, remark) = (stream_name(*stream), remark(*order));
+            write!(f, "reads.push({name}.copy_to_host_on({stream}, {}..{}));{remark}", at.offset, end(at))
+        }
+        VectorOp::Free { device } => write!(f, "{name}.free_buffer(device{device});"),
+        VectorOp::Renew { is_device_only: false, .. } => {
+            write!(f, "{name} = Vector::zeroed({SEGMENT_BYTES});")
+        }
+        VectorOp::Renew { device, .. } => {
+            write!(f, "{name} = Vector::device_only(device{device}, {SEGMENT_BYTES}); // zeroed")
         }
     }
 }
@@ -234,4 +299,26 @@ fn renewals(device: usize) -> BoxedStrategy<Op> {
         of(device, EVENTS).prop_map(|event| Op::RenewEvent { event }),
     ]
     .boxed()
+}
+
+fn vectors(device: usize, granule: usize) -> BoxedStrategy<Op> {
+    let at = || piece(device, granule);
+    let stream = || prop::option::weighted(0.7, of(device, STREAMS));
+    let how = (stream(), prop::bool::weighted(0.4), order()).prop_map(|(stream, is_staged, order)| How {
+        stream,
+        is_staged,
+        order,
+    });
+    let index = || 0..SEGMENT_BYTES + 1;
+    let op = prop_oneof![
+        2 => index().prop_map(|index| VectorOp::Get { index }),
+        2 => (index(), any::<u8>()).prop_map(|(index, value)| VectorOp::Set { index, value }),
+        1 => Just(VectorOp::ToCpu),
+        5 => Just(VectorOp::ToDevice { device }),
+        8 => (at(), any::<u8>(), how).prop_map(|(at, seed, how)| VectorOp::Write { at, seed, how }),
+        5 => (at(), stream(), order()).prop_map(|(at, stream, order)| VectorOp::Read { at, stream, order }),
+        1 => Just(VectorOp::Free { device }),
+        1 => any::<bool>().prop_map(move |is_device_only| VectorOp::Renew { device, is_device_only }),
+    ];
+    (0..VECTORS, op).prop_map(|(vector, op)| Op::Vector { vector, op }).boxed()
 }

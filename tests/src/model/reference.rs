@@ -42,14 +42,33 @@ impl Contents {
         self.accesses.push(Access { track, clock: clock.clone(), piece, is_write });
     }
 
-    /// A copy without a stream: after all blocking streams, and after what non-blocking ones do with the
-    /// segment; over when it returns.
-    pub(super) fn copy_without_a_stream(&mut self, tracks: &mut Tracks, default: usize) {
+    /// What was staged without a stream: ordered as a copy without a stream, but not over when it returns.
+    pub(super) fn stage_without_a_stream(&mut self, tracks: &mut Tracks, default: usize, piece: Piece) {
+        self.settle(tracks);
+        let clock = tracks.enter(default);
+        self.enter(tracks, &clock, default, piece, true);
+    }
+
+    /// The host waits for what non-blocking streams do with the segment.
+    fn settle(&self, tracks: &mut Tracks) {
         for access in &self.accesses {
             if tracks.kind(access.track) == Kind::Free {
                 tracks.host_waits(&access.clock);
             }
         }
+    }
+
+    /// Everything that used it is over: it was freed.
+    pub(super) fn forget(&mut self, tracks: &mut Tracks) {
+        for access in self.accesses.drain(..) {
+            tracks.host_waits(&access.clock);
+        }
+    }
+
+    /// A copy without a stream: after all blocking streams, and after what non-blocking ones do with the
+    /// segment; over when it returns.
+    pub(super) fn copy_without_a_stream(&mut self, tracks: &mut Tracks, default: usize) {
+        self.settle(tracks);
         let clock = tracks.enter(default);
         let is_ordered = self.accesses.iter().all(|access| access.is_before(&clock));
         assert!(is_ordered, "the reference does not order a copy without a stream");
