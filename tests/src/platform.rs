@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use spoc_backends::{ProbeOutcome, ProbeReport, native, probe};
 use spoc_driver::backend::Probed;
 use spoc_driver::fake::{self, FakeControl, FakeOptions};
-use spoc_driver::{BackendKind, DeviceSelector, Driver, Error};
+use spoc_driver::{BackendKind, Device, DeviceSelector, Driver, Error};
 
 use crate::hold::{HoldWay, gate_holds};
 use crate::stepper::Stepper;
@@ -71,6 +71,19 @@ impl Platform {
             host_pointer: Offer::Yes,
         };
         Self { kind: BackendKind::Native, table, make: make_native }
+    }
+
+    /// The CPU, everything complete on return.
+    #[must_use]
+    pub fn interpreter() -> Self {
+        let table = Table {
+            async_copies: Offer::No,
+            pinned_alloc: Offer::Yes,
+            host_register: Offer::Yes,
+            export_memory: Offer::Yes,
+            host_pointer: Offer::Yes,
+        };
+        Self { kind: BackendKind::Interpreter, table, make: || found(BackendKind::Interpreter) }
     }
 
     /// The deferred backend of tests, with two devices: whatever is not held runs a little later.
@@ -193,7 +206,13 @@ fn found(kind: BackendKind) -> Result<Bench, String> {
     let has_gate = *gates.entry(kind).or_insert_with(|| {
         let driver = Driver::new(vec![Probed::clone(&backend)]);
         let open = |index| driver.open(&DeviceSelector::index(kind, index)).unwrap();
-        let has_gate = backend.devices().iter().all(|info| gate_holds(&open(info.index)));
+        // What completes on return cannot be held; a gate would hold the caller.
+        let is_async = |device: &Device| device.capabilities().async_copies.is_available();
+        let has_gate = backend
+            .devices()
+            .iter()
+            .map(|info| open(info.index))
+            .all(|device| is_async(&device) && gate_holds(&device));
         eprintln!(
             "{kind}: work is held {}",
             if has_gate { "by a gate" } else { "by load, which is no proof" }

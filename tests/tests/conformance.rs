@@ -3,6 +3,7 @@
 use spoc_tests::{Platform, conformance};
 
 conformance!(native, Platform::native());
+conformance!(interpreter, Platform::interpreter());
 conformance!(fake, Platform::fake());
 conformance!(opencl, Platform::opencl());
 conformance!(vulkan, Platform::vulkan());

@@ -46,7 +46,7 @@ pub fn rule_23_attaching_is_taken_or_refused_by_reason(subject: &Subject) {
     separate.to_device(&subject.device).unwrap();
     refused(separate.attach(&subject.device), "already_attached");
     let mut only = Vector::<i32>::device_only(&subject.device, 64).unwrap();
-    refused(only.attach(&subject.device), "already_attached");
+    refused(only.attach(&subject.device), "wrong_location");
     let mut elsewhere = Vector::<i32>::device_only(&subject.other_device(), 64).unwrap();
     refused(elsewhere.attach(&subject.device), "wrong_location");
 }
