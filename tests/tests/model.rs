@@ -46,6 +46,11 @@ fn the_deferred_fake_agrees_with_the_reference() {
 }
 
 #[test]
+fn the_interpreter_agrees_with_the_reference() {
+    agree(Platform::interpreter(), 150, 80);
+}
+
+#[test]
 fn opencl_agrees_with_the_reference() {
     agree(Platform::opencl(), 60, 60);
 }

@@ -242,9 +242,14 @@ fn order() -> impl Strategy<Value = Order> {
 }
 
 fn op(granule: usize) -> impl Strategy<Value = Op> {
-    (0..2_usize).prop_flat_map(
-        move |device| prop_oneof![5 => copies(device, granule), 4 => waits(device), 1 => renewals(device)],
-    )
+    (0..2_usize).prop_flat_map(move |device| {
+        prop_oneof![
+            5 => copies(device, granule),
+            4 => waits(device),
+            1 => renewals(device),
+            4 => vectors(device, granule),
+        ]
+    })
 }
 
 fn copies(device: usize, granule: usize) -> BoxedStrategy<Op> {

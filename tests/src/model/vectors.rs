@@ -74,7 +74,7 @@ impl Machine {
                     self.bring_back(number);
                 }
             }
-            VectorOp::ToDevice { device } => self.to_device(number, *device),
+            VectorOp::ToDevice { device } => self.move_to(number, *device),
             VectorOp::Write { at, seed, how } => self.write_vector(number, *at, *seed, *how),
             VectorOp::Read { at, stream: None, .. } => self.read_vector(number, *at),
             VectorOp::Read { at, stream: Some(stream), order } => {
@@ -100,7 +100,8 @@ impl Machine {
 
     fn on_host_reasons(&self, number: usize, index: usize) -> Reasons<3> {
         let one = &self.vectors[number];
-        let is_cpu = self.devices[0].info().backend == BackendKind::Native;
+        let kind = self.devices[0].info().backend;
+        let is_cpu = matches!(kind, BackendKind::Native | BackendKind::Interpreter);
         Reasons([
             (index >= SEGMENT_BYTES, "out_of_bounds"),
             (one.is_released, "released"),
@@ -149,7 +150,7 @@ impl Machine {
         }
     }
 
-    fn to_device(&mut self, number: usize, device: usize) {
+    fn move_to(&mut self, number: usize, device: usize) {
         let one = &self.vectors[number];
         let is_home = one.home == device;
         let reasons = Reasons([(one.is_released, "released"), (one.is_only() && !is_home, "wrong_device")]);
@@ -193,10 +194,11 @@ impl Machine {
             return;
         }
         self.vectors[number].write(at, &bytes);
+        // An empty copy runs nothing, but the ledger keeps its entry as it keeps others.
+        self.vectors[number].is_touched[home] |= stream.is_some();
         match stream {
             _ if at.len == 0 => {}
             Some(stream) => {
-                self.vectors[number].is_touched[home] = true;
                 self.enter(stream, &[(piece, true)]);
             }
             None if is_staged => {
