@@ -9,10 +9,12 @@ use spoc_driver::Result;
 
 use super::error::check;
 use super::library::Library;
+use super::sleep::Sleepers;
 
 /// The functions, and what was made with them.
 pub(super) struct Api {
     pub(super) library: Library,
+    pub(super) sleepers: Sleepers,
     counts: Counts,
 }
 
@@ -39,7 +41,7 @@ pub struct Objects {
 
 impl Api {
     pub(super) fn new(library: Library) -> Arc<Self> {
-        Arc::new(Self { library, counts: Counts::default() })
+        Arc::new(Self { library, sleepers: Sleepers::default(), counts: Counts::default() })
     }
 
     pub(super) fn objects(&self) -> Objects {

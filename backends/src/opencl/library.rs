@@ -69,6 +69,7 @@ functions! {
     retain_event: clRetainEvent_t = "clRetainEvent",
     release_event: clReleaseEvent_t = "clReleaseEvent",
     get_event_info: clGetEventInfo_t = "clGetEventInfo",
+    set_event_callback: clSetEventCallback_t = "clSetEventCallback",
     wait_for_events: clWaitForEvents_t = "clWaitForEvents",
     enqueue_write_buffer: clEnqueueWriteBuffer_t = "clEnqueueWriteBuffer",
     enqueue_read_buffer: clEnqueueReadBuffer_t = "clEnqueueReadBuffer",

@@ -98,7 +98,7 @@ impl Buffer {
             .map_err(|code| of_allocation(code, bytes, have, account.allocation_bytes_max))?;
         // SAFETY: the range is the whole buffer.
         let touched = unsafe { touching.fill(&mem, 0, len, 0) };
-        let touched = touched.and_then(|()| touching.marker()).and_then(|signal| signal.wait());
+        let touched = touched.and_then(|()| touching.drain());
         touched.map_err(|error| {
             let kind = ErrorKind::OutOfDeviceMemory { need_bytes: bytes, have_bytes: have };
             Error::new(kind, "touching OpenCL device memory").because(error)
@@ -135,7 +135,7 @@ impl Buffer {
         };
         let mapped = service.map_for(&self.mem, len, flags)?;
         service.unmap(&self.mem, mapped)?;
-        service.finish()?;
+        service.drain()?;
         if mapped.addr() != address {
             return Err(Error::new(ErrorKind::Backend, DOING).with("because", "the runtime made a copy"));
         }

@@ -3,6 +3,7 @@
 //! - A device is a context of its own. A stream is an in-order queue; how the default stream is ordered
 //!   against blocking ones is told in `stream.rs`. Priorities are ignored: the core API has none.
 //! - Everything is flushed as it is enqueued. No command but the end of a stream is given an event.
+//! - Waiting sleeps until the runtime calls back; see `sleep.rs` for why.
 //! - Device memory is filled with zeroes when it is allocated, because creating a buffer proves nothing.
 //!   What is free is not the API's to say: it is what this adapter has not allocated, and where device
 //!   memory is the machine's, no more than the machine can give.
@@ -28,6 +29,7 @@ mod info;
 mod library;
 mod memory;
 mod queue;
+mod sleep;
 mod stream;
 mod trial;
 

@@ -1,15 +1,15 @@
-//! Commands: one call, one function. None blocks but `finish` and `Signal::wait`.
+//! Commands: one call, one function. None blocks but `drain`, `finish` and the maps.
 
 use std::ptr;
 use std::sync::Arc;
 
 use opencl_sys::{
-    CL_EVENT_COMMAND_EXECUTION_STATUS, CL_FALSE, CL_MAP_READ, CL_MAP_WRITE, CL_SUCCESS, CL_TRUE,
-    cl_device_id, cl_event, cl_int, cl_map_flags, cl_uint,
+    CL_EVENT_COMMAND_EXECUTION_STATUS, CL_FALSE, CL_MAP_READ, CL_MAP_WRITE, CL_SUCCESS, cl_device_id,
+    cl_event, cl_int, cl_map_flags, cl_uint,
 };
 use spoc_driver::{Error, ErrorKind, Result};
 
-use super::error::{check, of_call, of_command};
+use super::error::check;
 use super::handle::{Context, Mem, Queue, Signal};
 
 /// The widest pattern a fill may have, in bytes.
@@ -33,7 +33,14 @@ impl Queue {
         check(unsafe { (self.api().library.flush)(self.raw()) }, "submitting OpenCL commands")
     }
 
-    /// Waits until everything enqueued is over, failed or not.
+    /// Sleeps until everything enqueued is over.
+    pub(super) fn drain(&self) -> Result<()> {
+        let end = self.marker()?;
+        self.flush()?;
+        end.wait()
+    }
+
+    /// Waits until everything enqueued is over, failed or not. May work on other queues meanwhile.
     pub(super) fn finish(&self) -> Result<()> {
         // SAFETY: as above.
         check(unsafe { (self.api().library.finish)(self.raw()) }, "waiting for an OpenCL queue")
@@ -178,7 +185,7 @@ impl Queue {
             (self.api().library.enqueue_map_buffer)(
                 self.raw(),
                 mem.raw(),
-                CL_TRUE,
+                CL_FALSE,
                 flags,
                 0,
                 len,
@@ -189,6 +196,7 @@ impl Queue {
             )
         };
         check(code, DOING)?;
+        self.drain()?;
         if mapped.is_null() { Err(Error::new(ErrorKind::Backend, DOING)) } else { Ok(mapped.cast()) }
     }
 
@@ -228,12 +236,8 @@ impl Signal {
         check(code, "setting an OpenCL event")
     }
 
-    /// Whether it has come.
-    ///
-    /// # Errors
-    /// `AsyncFailure` if work before it failed.
-    pub(super) fn query(&self) -> Result<bool> {
-        const DOING: &str = "querying OpenCL work";
+    /// The API's word on it: 0 when it is over, less when it failed, more before that.
+    pub(super) fn status(&self) -> Result<cl_int> {
         let mut status: cl_int = 0;
         // SAFETY: `self` keeps the event; the property is one `cl_int`.
         let code = unsafe {
@@ -245,23 +249,19 @@ impl Signal {
                 ptr::null_mut(),
             )
         };
-        if code != CL_SUCCESS {
-            return Err(of_call(code, DOING));
-        }
-        match status {
-            // Some runtimes call a command complete that never ran, because what it waited for failed.
-            // Waiting, which takes no time now, tells the truth.
-            0 => self.wait().map(|()| true),
-            1.. => Ok(false),
-            failed => Err(of_command(failed, DOING)),
-        }
+        check(code, "querying OpenCL work").map(|()| status)
     }
 
-    /// Waits for it on the host.
+    /// Whether it has come.
     ///
     /// # Errors
     /// `AsyncFailure` if work before it failed.
-    pub(super) fn wait(&self) -> Result<()> {
+    pub(super) fn query(&self) -> Result<bool> {
+        if self.status()? > CL_SUCCESS { Ok(false) } else { self.wait().map(|()| true) }
+    }
+
+    /// The API's own wait, for what is over.
+    pub(super) fn confirm(&self) -> Result<()> {
         let event = self.raw();
         // SAFETY: `self` keeps the event.
         let code = unsafe { (self.api().library.wait_for_events)(1, &raw const event) };

@@ -32,7 +32,7 @@ impl Drop for Gate<'_> {
     fn drop(&mut self) {
         // Refused if it was given before, which is what is wanted.
         let _ = self.signal.give();
-        if let Err(error) = self.queue.finish() {
+        if let Err(error) = self.queue.drain().or_else(|_| self.queue.finish()) {
             tracing::error!(%error, "an OpenCL queue was not waited for");
         }
     }
@@ -105,7 +105,7 @@ fn pinned(context: &Context, queue: &Arc<Queue>, account: &Account, device: &Buf
     let up = unsafe { queue.write(from.as_ptr(), BYTES, &device.mem, 0) };
     // SAFETY: as above.
     let down = unsafe { queue.read(&device.mem, 0, to.as_ptr(), BYTES) };
-    queue.finish()?;
+    queue.drain()?;
     up.and(down)?;
     // SAFETY: written above and by the copy, which is over.
     let received = unsafe { std::slice::from_raw_parts(to.as_ptr(), BYTES) };

@@ -1,0 +1,108 @@
+//! Waiting on the host, asleep.
+//!
+//! Not by the API's own wait: Intel's runtime puts a thread that waits for one command to work on any other
+//! that is queued, so waiting for one stream would take as long as whatever another had been given. A
+//! callback of the runtime wakes us instead; it takes one lock and calls nothing.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use opencl_sys::{CL_SUCCESS, cl_event, cl_int};
+use spoc_driver::Result;
+
+use super::error::{check, of_command};
+use super::handle::Signal;
+use super::stream::lock;
+
+/// How often a sleeper looks by itself, should a runtime forget to call. None was seen to.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Where one thread sleeps. Shared with the callback, and used again once that has come.
+#[derive(Default)]
+pub(super) struct Sleeper {
+    is_over: Mutex<bool>,
+    woken: Condvar,
+}
+
+/// Sleepers that nobody uses, so that waiting allocates nothing in steady state.
+#[derive(Default)]
+pub(super) struct Sleepers(Mutex<Vec<Arc<Sleeper>>>);
+
+impl Sleeper {
+    /// Sleeps until the callback comes, or it is time to look again.
+    fn is_woken(&self) -> bool {
+        let is_asleep = |is_over: &mut bool| !*is_over;
+        let slept = self.woken.wait_timeout_while(lock(&self.is_over), LOOK_AGAIN, is_asleep);
+        *slept.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Sleepers {
+    fn take(&self) -> Arc<Sleeper> {
+        let sleeper = lock(&self.0).pop().unwrap_or_default();
+        *lock(&sleeper.is_over) = false;
+        sleeper
+    }
+
+    fn give_back(&self, sleeper: Arc<Sleeper>) {
+        lock(&self.0).push(sleeper);
+    }
+}
+
+/// The callback: wakes the sleeper, whose reference came with the registration.
+unsafe extern "C" fn wake(_: cl_event, _: cl_int, sleeper: *mut c_void) {
+    // SAFETY: `into_raw` of this type made the pointer, for this one call.
+    let sleeper = unsafe { Arc::from_raw(sleeper.cast_const().cast::<Sleeper>()) };
+    *lock(&sleeper.is_over) = true;
+    sleeper.woken.notify_all();
+}
+
+impl Signal {
+    /// Sleeps until it has come. What comes before it has been flushed.
+    ///
+    /// # Errors
+    /// `AsyncFailure` if work before it failed.
+    pub(super) fn wait(&self) -> Result<()> {
+        if self.status()? > CL_SUCCESS {
+            let sleeper = self.api().sleepers.take();
+            let called = self.sleep(&sleeper);
+            // Not one that a late call could still wake in the middle of somebody else's sleep.
+            if called? {
+                self.api().sleepers.give_back(sleeper);
+            }
+        }
+        match self.status()? {
+            // Some runtimes call a command complete that never ran, because what it waited for failed.
+            // Their wait, which takes no time now, tells the truth.
+            CL_SUCCESS => self.confirm(),
+            failed => Err(of_command(failed, "waiting for OpenCL work")),
+        }
+    }
+
+    /// Whether the callback has come; if not, it has been found out without.
+    fn sleep(&self, sleeper: &Arc<Sleeper>) -> Result<bool> {
+        let given = Arc::into_raw(Arc::clone(sleeper));
+        // SAFETY: `self` keeps the event; the callback takes the reference it is given.
+        let code = unsafe {
+            (self.api().library.set_event_callback)(
+                self.raw(),
+                CL_SUCCESS,
+                Some(wake),
+                given.cast_mut().cast(),
+            )
+        };
+        if code != CL_SUCCESS {
+            // SAFETY: refused, so nobody else will take the reference.
+            drop(unsafe { Arc::from_raw(given) });
+            check(code, "asking to be woken by OpenCL")?;
+        }
+        while !sleeper.is_woken() {
+            // With no lock held: the callback may come while the runtime holds the event.
+            if self.status()? <= CL_SUCCESS {
+                return Ok(sleeper.is_woken());
+            }
+        }
+        Ok(true)
+    }
+}
