@@ -155,9 +155,10 @@ impl Stream {
         Ok(())
     }
 
+    /// What the stream was given, and what it waits for. What the default stream and the blocking ones were
+    /// given meanwhile is theirs: only the next submission comes after it.
     fn targets(&self) -> (u64, Waits) {
-        let mut state = lock(&self.state);
-        self.order(&mut state);
+        let state = lock(&self.state);
         (state.last, state.waits)
     }
 }
