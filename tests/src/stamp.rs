@@ -75,6 +75,13 @@ macro_rules! every_check {
                 rule_23_the_buffer_keeps_the_memory,
                 rule_23_misaligned_memory_is_refused,
             ;
+            launches:
+                rule_01_launches_move_what_they_need,
+                rule_02_launches_refuse_vectors_that_are_too_long,
+                rule_10_default_stream_launches_settle_non_blocking_streams,
+                rule_14_the_window_holds_default_stream_launches_alone,
+                rule_22_staged_writes_interleaved_with_launches_lose_none,
+            ;
             ledger:
                 rule_08_sources_live_until_their_copy_has_run,
                 rule_08_collecting_lets_go_of_what_has_run,

@@ -6,6 +6,7 @@ pub mod elements;
 pub mod events;
 pub mod handles;
 pub mod host_pointers;
+pub mod launches;
 pub mod ledger;
 pub mod locations;
 pub mod offers;
@@ -26,6 +27,7 @@ pub mod all {
     pub use super::events::*;
     pub use super::handles::*;
     pub use super::host_pointers::*;
+    pub use super::launches::*;
     pub use super::ledger::*;
     pub use super::locations::*;
     pub use super::offers::*;
