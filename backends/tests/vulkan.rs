@@ -391,7 +391,12 @@ fn limits_are_refused_by_name(bench: &Bench) {
 }
 
 #[test]
-fn registering_is_off_until_asked_for() {
+fn rule_26_pinned_ranges_are_copied_directly_and_a_counter_proves_it() {
+    on_every_device(Options::default(), pinned_memory_is_copied_directly_and_counted);
+}
+
+#[test]
+fn rule_27_registering_is_off_until_asked_for() {
     on_every_device(Options::default(), |bench| {
         let verdict = &bench.device.capabilities().host_register;
         assert!(verdict.reason().unwrap().contains("SPOC_VULKAN_HOST_IMPORT=1"), "{verdict}");
@@ -403,7 +408,7 @@ fn registering_is_off_until_asked_for() {
 }
 
 #[test]
-fn registering_works_where_it_is_allowed() {
+fn rule_27_registering_works_where_it_is_allowed() {
     on_every_device(Options { host_import: true, ..Options::default() }, |bench| {
         match bench.device.capabilities().host_register.reason() {
             None => {
