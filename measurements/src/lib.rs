@@ -6,5 +6,6 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a measurement prints what it found")]
 
 pub mod cold;
+pub mod device;
 pub mod machine;
 pub mod stats;

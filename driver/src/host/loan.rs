@@ -50,6 +50,8 @@ struct Loan {
 
 // SAFETY: the bytes stay in place while the loan keeps their owner; who may touch them is counted.
 unsafe impl Send for Loan {}
+// SAFETY: a shared reference gives out a raw pointer and a length alone.
+unsafe impl Sync for Loan {}
 
 impl SourceLoan {
     pub(super) fn new(owner: Arc<PinRange>, loans: &Arc<Loans>, ptr: NonNull<u8>, len_bytes: usize) -> Self {
