@@ -5,7 +5,7 @@
 //! order: there is one lock (`queue::Core`); no call is made and nothing is sent while it is held.
 
 mod chunk;
-mod ladder;
+pub(crate) mod ladder;
 mod options;
 mod outlet;
 mod pool;
@@ -26,6 +26,7 @@ pub(crate) use outlet::Outlet;
 pub use report::{IoPath, PathReason, ReaderReport};
 
 use crate::{Error, ErrorKind, HostRegion, Result};
+use ladder::Ladder;
 use queue::{Lane, Shared};
 
 /// The end of one planned read.
@@ -42,7 +43,7 @@ pub struct Completion {
 }
 
 /// How the reads of one file are carried out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) lane: Lane,
     pub(crate) direct: bool,
@@ -56,7 +57,7 @@ pub struct Reader {
     threads: Vec<JoinHandle<()>>,
     alive: Receiver<()>,
     options: ReaderOptions,
-    ring: bool,
+    ladder: Ladder,
     pool_threads: u32,
     process: u32,
 }
@@ -68,8 +69,8 @@ impl Reader {
     /// `staging_too_small` when the region does not hold one chunk, `invalid_argument`, `io_error`.
     pub fn start(region: Arc<dyn HostRegion>, options: ReaderOptions) -> Result<Self> {
         check(&*region, &options)?;
-        let requests_max = options.requests_max.max(1) as usize;
-        let shared = Shared::new(region, options.chunk_bytes, requests_max)?;
+        let pool_threads = pool_threads(options.threads);
+        let shared = Shared::new(region, &options, pool_threads)?;
         let (sender, completions) = bounded((2 * shared.chunks()).max(1024));
         let outlet = Outlet { sender, faults: options.faults.clone() };
         let (alive_token, alive) = bounded(0);
@@ -78,16 +79,17 @@ impl Reader {
             completions,
             threads: Vec::new(),
             alive,
-            pool_threads: pool_threads(options.threads),
-            ring: false,
+            pool_threads,
+            ladder: Ladder::new(&options, false),
             options,
             process: std::process::id(),
         };
         reader.start_ring(&outlet, &alive_token);
         for number in 0..reader.pool_threads {
             let (shared, outlet, token) = (Arc::clone(&reader.shared), outlet.clone(), alive_token.clone());
+            let ladder = reader.ladder;
             let thread = std::thread::Builder::new().name(format!("spoc-read-{number}")).spawn(move || {
-                pool::run(&shared, &outlet);
+                pool::run(&shared, &ladder, &outlet);
                 drop(token);
             });
             reader.threads.push(thread.map_err(|e| Error::from_os(e, "starting a reading thread"))?);
@@ -104,7 +106,7 @@ impl Reader {
         match refused {
             Ok(thread) => {
                 self.threads.push(thread);
-                self.ring = true;
+                self.ladder = Ladder::new(&self.options, true);
             }
             Err(reason) => {
                 tracing::info!(reason, "the reader uses threads and pread");
@@ -129,8 +131,19 @@ impl Reader {
             let message = format!("the plan has reads of {plan} bytes, a chunk has {chunk}");
             return Err(Error::new(ErrorKind::StagingTooSmall, message));
         }
-        let routes = ladder::routes(&request.plan, self.options.mode, self.ring, &self.shared.counters);
-        self.shared.push(request.plan, routes, request.class, request.token)
+        let spans = self.ladder.spans(&request.plan, &self.shared.counters);
+        self.shared.push(request, spans)
+    }
+
+    /// Makes a request more urgent: its reads that have not started queue behind those that wait in `class`, and those
+    /// in flight count as of it. True if it was: not for a request that is unknown, finished or as urgent already.
+    pub fn promote(&self, request: RequestId, class: ReadClass) -> bool {
+        self.shared.promote(request, class)
+    }
+
+    /// Holds refills to this many bytes a second from now on; `None` lifts the limit.
+    pub fn set_refill_bytes_per_second(&self, bytes_per_second: Option<u64>) {
+        self.shared.set_refill_rate(bytes_per_second);
     }
 
     /// Makes the reads of a request that have not completed yet complete with `cancelled`. Reads in flight do so when
@@ -158,7 +171,7 @@ impl Reader {
     }
 
     fn expected_path(&self) -> IoPath {
-        IoPath::new(self.ring, self.options.mode != IoMode::Buffered)
+        IoPath::new(self.ladder.has_ring(), self.options.mode != IoMode::Buffered)
     }
 }
 

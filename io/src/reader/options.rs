@@ -55,7 +55,9 @@ pub struct ReaderOptions {
     pub mode: IoMode,
     /// Length of a chunk in bytes, a multiple of 4096. Default 1 MiB.
     pub chunk_bytes: u32,
-    /// Reads that the io_uring thread keeps in flight.
+    /// Reads that the io_uring thread keeps in flight; prefetch and refill at most half of them, and of the pool's
+    /// threads at most three quarters, so that a demand finds room at once. They also leave a quarter of the chunks to
+    /// demand, though not more than this many.
     pub depth: u32,
     /// Threads that call pread. 0 means three for every four cores, within 4 and 16.
     pub threads: u32,
@@ -63,6 +65,12 @@ pub struct ReaderOptions {
     pub requests_max: u32,
     /// Whether to register the region with io_uring. Default true; refused registration falls back by itself.
     pub fixed_buffers: bool,
+    /// Rate that refills are held to, in bytes a second. Default `None`: only more urgent reads hold them back.
+    pub refill_bytes_per_second: Option<u64>,
+    /// Stretch of a file that is judged as one: in the page cache, or not. Default 64 MiB.
+    pub residency_range_bytes: u64,
+    /// Age from which such a judgement is made again before the stretch is read. Default 100 ms.
+    pub residency_fresh: Duration,
     /// How long dropping the reader waits for reads in flight before it leaves them to themselves. Default 5 s.
     pub drain_timeout: Duration,
     /// Changes the answers of the operating system, for tests.
@@ -78,6 +86,9 @@ impl Default for ReaderOptions {
             threads: 0,
             requests_max: 1024,
             fixed_buffers: true,
+            refill_bytes_per_second: None,
+            residency_range_bytes: 64 << 20,
+            residency_fresh: Duration::from_millis(100),
             drain_timeout: Duration::from_secs(5),
             faults: None,
         }
@@ -96,7 +107,8 @@ pub trait Faults: Send + Sync {
     ) -> std::result::Result<usize, i32>;
 }
 
-/// Urgency of a request. The reads of a class start only when no more urgent one has reads to start.
+/// Urgency of a request. Read by read, the more urgent class goes first, and inside a class who came first. Only a
+/// refill ages: a read of it that 16 prefetch reads have overtaken goes before the next of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadClass {
     /// Somebody waits for the bytes.

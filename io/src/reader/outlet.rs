@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{SendTimeoutError, Sender};
 
-use super::queue::Shared;
+use super::queue::{Shared, Ticket};
 use super::report::add;
 use super::{Chunk, Completion, Faults};
 use crate::file::WeightFile;
@@ -20,8 +20,8 @@ pub(crate) struct Outlet {
 
 impl Outlet {
     /// Sends the completion of a read.
-    pub(crate) fn deliver(&self, shared: &Shared, slot: u32, read: u32, outcome: Result<Chunk>) {
-        let Some(mut completion) = shared.finish(slot, read, outcome) else { return };
+    pub(crate) fn deliver(&self, shared: &Shared, ticket: Ticket, outcome: Result<Chunk>) {
+        let Some(mut completion) = shared.finish(ticket, outcome) else { return };
         add(&shared.counters.completions, 1);
         add(&shared.counters.failures, u64::from(completion.outcome.is_err()));
         // Waits while the receiver is slow, but not after the reader was dropped: then nobody may be receiving.
@@ -35,8 +35,8 @@ impl Outlet {
     }
 
     /// Sends the completion of a read whose request failed before it started.
-    pub(crate) fn deliver_failed(&self, shared: &Shared, slot: u32, read: u32) {
-        self.deliver(shared, slot, read, Err(Error::new(ErrorKind::Cancelled, "the request was cancelled")));
+    pub(crate) fn deliver_failed(&self, shared: &Shared, ticket: Ticket) {
+        self.deliver(shared, ticket, Err(Error::new(ErrorKind::Cancelled, "the request was cancelled")));
     }
 
     pub(crate) fn disturb(

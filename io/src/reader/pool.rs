@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::ladder::Ladder;
 use super::progress::{Progress, Step};
 use super::queue::{Next, Shared, Work};
 use super::report::{IoPath, add};
@@ -13,22 +14,22 @@ use crate::Result;
 use crate::file::WeightFile;
 
 /// The loop of one thread.
-pub(super) fn run(shared: &Arc<Shared>, outlet: &Outlet) {
+pub(super) fn run(shared: &Arc<Shared>, ladder: &Ladder, outlet: &Outlet) {
     // The descriptor of the last direct read: consecutive reads are mostly of one file.
     let mut direct: Option<(Arc<WeightFile>, File)> = None;
     loop {
-        match shared.next_for_pool() {
+        match shared.next_for_pool(ladder, direct.is_some()) {
             Next::Read(work) => {
-                let Work { slot, read, .. } = work;
+                let ticket = work.ticket;
                 let outcome = carry_out(work, shared, outlet, &mut direct);
-                outlet.deliver(shared, slot, read, outcome);
+                outlet.deliver(shared, ticket, outcome);
             }
-            Next::Fail { slot, read } => {
+            Next::Fail(ticket) => {
                 direct = None;
-                outlet.deliver_failed(shared, slot, read);
+                outlet.deliver_failed(shared, ticket);
             }
             Next::Stop => return,
-            Next::NoChunk | Next::Idle => direct = None,
+            Next::NoChunk | Next::Idle(_) => direct = None,
         }
     }
 }
@@ -39,8 +40,8 @@ fn carry_out(
     outlet: &Outlet,
     direct: &mut Option<(Arc<WeightFile>, File)>,
 ) -> Result<Chunk> {
-    let Work { read, route, plan, mut chunk, .. } = work;
-    let planned = &plan.reads()[read as usize];
+    let Work { ticket, route, plan, mut chunk } = work;
+    let planned = &plan.reads()[ticket.read as usize];
     let file = &plan.files()[planned.file as usize];
     let counters = &shared.counters;
     let mut progress = Progress::new(route.direct && open_direct(file, shared, direct));

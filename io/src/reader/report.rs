@@ -89,6 +89,9 @@ pub struct ReaderReport {
     pub retries: u64,
     /// Files or buffers moved to a slower path at run time.
     pub demotions: u64,
+    /// Stretches of a file whose pages came into the page cache, or left it, while they waited to be read, and that
+    /// are read the other way for it.
+    pub lane_changes: u64,
     /// Reads into registered buffers.
     pub fixed_reads: u64,
     /// Time the reader had reads in flight and nothing else to do, in nanoseconds (summed over the pool's threads).
@@ -120,6 +123,7 @@ pub(crate) struct Counters {
     pub(crate) short_reads: AtomicU64,
     pub(crate) retries: AtomicU64,
     pub(crate) demotions: AtomicU64,
+    pub(crate) lane_changes: AtomicU64,
     pub(crate) fixed_reads: AtomicU64,
     pub(crate) disk_wait_ns: AtomicU64,
     pub(crate) chunk_wait_ns: AtomicU64,
@@ -151,12 +155,23 @@ impl Counters {
     }
 
     /// Notes why a path is taken, once for each file and path.
-    pub(crate) fn because(&self, path: IoPath, file: Option<&Path>, reason: &str) {
+    pub(crate) fn because(&self, path: IoPath, file: Option<&Path>, reason: impl fmt::Display) {
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         if reasons.len() < Self::REASONS_MAX
             && !reasons.iter().any(|r| r.path == path && r.file.as_deref() == file)
         {
-            reasons.push(PathReason { path, file: file.map(Path::to_path_buf), reason: reason.to_owned() });
+            reasons.push(PathReason { path, file: file.map(Path::to_path_buf), reason: reason.to_string() });
+        }
+    }
+
+    /// Counts a stretch of a file that goes another way than was decided before; the first ones are noted.
+    pub(crate) fn lane_changed(&self, path: IoPath, file: &Path, reason: impl fmt::Display) {
+        add(&self.lane_changes, 1);
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        if reasons.len() < Self::REASONS_MAX {
+            let reason = reason.to_string();
+            tracing::info!(%path, file = ?file, reason, "reads take another path");
+            reasons.push(PathReason { path, file: Some(file.to_path_buf()), reason });
         }
     }
 
@@ -192,6 +207,7 @@ impl Counters {
             short_reads: get(&self.short_reads),
             retries: get(&self.retries),
             demotions: get(&self.demotions),
+            lane_changes: get(&self.lane_changes),
             fixed_reads: get(&self.fixed_reads),
             disk_wait_ns: get(&self.disk_wait_ns),
             chunk_wait_ns: get(&self.chunk_wait_ns),

@@ -14,16 +14,17 @@ impl Engine {
         let failed = || Error::new(ErrorKind::IoError, format!("io_uring_enter failed: {error}"));
         for index in 0..self.ops.len() {
             if let Some(op) = self.ops[index].take() {
-                let (slot, read) = (op.work.slot, op.work.read);
+                let ticket = op.work.ticket;
                 std::mem::forget(op);
-                self.outlet.deliver(&self.shared, slot, read, Err(failed()));
+                self.outlet.deliver(&self.shared, ticket, Err(failed()));
             }
         }
         loop {
-            match self.shared.next_for_ring() {
-                Next::Read(work) => self.outlet.deliver(&self.shared, work.slot, work.read, Err(failed())),
-                Next::Fail { slot, read } => self.outlet.deliver_failed(&self.shared, slot, read),
-                Next::NoChunk | Next::Idle => self.shared.ring_wake().wait(),
+            match self.shared.next_for_ring(&self.ladder, u32::MAX) {
+                Next::Read(work) => self.outlet.deliver(&self.shared, work.ticket, Err(failed())),
+                Next::Fail(ticket) => self.outlet.deliver_failed(&self.shared, ticket),
+                // A refill that its rate holds back fails when the next request comes, or the reader closes.
+                Next::NoChunk | Next::Idle(_) => self.shared.ring_wake().wait(),
                 Next::Stop => return,
             }
         }

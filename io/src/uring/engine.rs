@@ -2,15 +2,17 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::files::{FileSlot, FileTable, Target};
 use super::setup::{self, Registered};
-use crate::reader::Outlet;
+use crate::reader::ladder::Ladder;
 use crate::reader::progress::{Progress, Step};
 use crate::reader::queue::{Next, Shared, Work};
 use crate::reader::report::{IoPath, add};
+use crate::reader::{Outlet, ReaderOptions};
 use crate::{Error, ErrorKind, Result};
 
 /// User data of the armed read of the eventfd.
@@ -35,8 +37,10 @@ pub(super) enum Ahead {
     Busy,
     /// Reads wait for a chunk.
     NoChunk,
-    /// Nothing is queued.
+    /// Nothing is queued that may start.
     Idle,
+    /// Only a refill that its rate holds back is queued.
+    Later(Duration),
     /// The reader is closing.
     Stop,
 }
@@ -44,6 +48,7 @@ pub(super) enum Ahead {
 pub(super) struct Engine {
     pub(super) ring: IoUring,
     pub(super) shared: Arc<Shared>,
+    pub(super) ladder: Ladder,
     pub(super) outlet: Outlet,
     pub(super) files: FileTable,
     pub(super) ops: Vec<Option<Op>>,
@@ -58,10 +63,11 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(shared: Arc<Shared>, outlet: Outlet, depth: u32, fixed: bool) -> Result<Self, String> {
+    pub(super) fn new(shared: Arc<Shared>, outlet: Outlet, options: &ReaderOptions) -> Result<Self, String> {
+        let depth = options.depth.clamp(1, 1024);
         // The reads, the armed wake, and room to submit again what came back short.
         let ring = setup::ring((depth + 1).next_power_of_two())?;
-        let registered = if fixed {
+        let registered = if options.fixed_buffers {
             Registered::new(&ring, &*shared.region, shared.chunk_bytes)
         } else {
             Err("registered buffers are switched off".to_owned())
@@ -81,6 +87,7 @@ impl Engine {
         Ok(Self {
             ring,
             shared,
+            ladder: Ladder::with_ring(options),
             outlet,
             files,
             ops: (0..depth).map(|_| None).collect(),
@@ -96,6 +103,11 @@ impl Engine {
 
     pub(super) fn in_flight(&self) -> usize {
         self.ops.len() - self.vacant.len()
+    }
+
+    /// Prefetch and refill leave half of the reads in flight to a demand that may come.
+    pub(super) fn background_max(&self) -> u32 {
+        u32::try_from(self.ops.len() / 2).unwrap_or(u32::MAX).max(1)
     }
 
     pub(super) fn run(&mut self) {
@@ -117,14 +129,15 @@ impl Engine {
     fn start_reads(&mut self) -> Ahead {
         let mut fails = 0;
         while !self.vacant.is_empty() && fails < FAILS_AT_ONCE {
-            match self.shared.next_for_ring() {
+            match self.shared.next_for_ring(&self.ladder, self.background_max()) {
                 Next::Read(work) => self.start(work),
-                Next::Fail { slot, read } => {
-                    self.outlet.deliver_failed(&self.shared, slot, read);
+                Next::Fail(ticket) => {
+                    self.outlet.deliver_failed(&self.shared, ticket);
                     fails += 1;
                 }
                 Next::NoChunk => return Ahead::NoChunk,
-                Next::Idle => return Ahead::Idle,
+                Next::Idle(None) => return Ahead::Idle,
+                Next::Idle(Some(time)) => return Ahead::Later(time),
                 Next::Stop => return Ahead::Stop,
             }
         }
@@ -132,7 +145,7 @@ impl Engine {
     }
 
     fn start(&mut self, work: Work) {
-        let planned_file = work.plan.reads()[work.read as usize].file;
+        let planned_file = work.plan.reads()[work.ticket.read as usize].file;
         let file = Arc::clone(&work.plan.files()[planned_file as usize]);
         let mut direct = work.route.direct && !file.refuses_direct();
         let mut slot = self.files.acquire(&self.ring, &file, direct);
@@ -148,17 +161,17 @@ impl Engine {
             Ok(slot) => {
                 if let Err(error) = self.test_fixed_reads(&work, slot, direct) {
                     // Nothing is known of the reads into the chunk: it must never be used again.
-                    let (request, read) = (work.slot, work.read);
+                    let ticket = work.ticket;
                     std::mem::forget(work);
                     let error = Error::from_os(error, "checking registered memory");
-                    return self.outlet.deliver(&self.shared, request, read, Err(error));
+                    return self.outlet.deliver(&self.shared, ticket, Err(error));
                 }
                 let op = Op { work, progress: Progress::new(direct), file: slot, fixed: false };
                 let Some(index) = self.vacant.pop() else { return };
                 self.ops[index as usize] = Some(op);
                 self.ask(index);
             }
-            Err(error) => self.outlet.deliver(&self.shared, work.slot, work.read, Err(error)),
+            Err(error) => self.outlet.deliver(&self.shared, work.ticket, Err(error)),
         }
     }
 
@@ -166,7 +179,7 @@ impl Engine {
     fn ask(&mut self, index: u32) {
         let registered = self.registered;
         let Some(op) = &mut self.ops[index as usize] else { return };
-        let planned = &op.work.plan.reads()[op.work.read as usize];
+        let planned = &op.work.plan.reads()[op.work.ticket.read as usize];
         let file = &op.work.plan.files()[planned.file as usize];
         let (start, end) = op.progress.range(planned, file);
         op.fixed = registered.is_some();
@@ -235,7 +248,7 @@ impl Engine {
     }
 
     fn judge(&mut self, op: &mut Op, answer: i32) -> Step {
-        let planned = &op.work.plan.reads()[op.work.read as usize];
+        let planned = &op.work.plan.reads()[op.work.ticket.read as usize];
         let file = &op.work.plan.files()[planned.file as usize];
         let answer = usize::try_from(answer).map_err(|_| io::Error::from_raw_os_error(-answer));
         let refused = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EFAULT | libc::EOPNOTSUPP));
@@ -259,12 +272,12 @@ impl Engine {
 
     fn end(&mut self, index: u32, work: Work, error: Option<Error>) {
         self.vacant.push(index);
-        let Work { slot, read, chunk, .. } = work;
+        let Work { ticket, chunk, .. } = work;
         let outcome = match error {
             Some(error) => Err(error),
             None => Ok(chunk),
         };
-        self.outlet.deliver(&self.shared, slot, read, outcome);
+        self.outlet.deliver(&self.shared, ticket, outcome);
     }
 
     pub(super) fn leave_fixed(&mut self, reason: &str) {
@@ -275,7 +288,7 @@ impl Engine {
 }
 
 fn op_file(op: &Op) -> Arc<crate::WeightFile> {
-    let planned = &op.work.plan.reads()[op.work.read as usize];
+    let planned = &op.work.plan.reads()[op.work.ticket.read as usize];
     Arc::clone(&op.work.plan.files()[planned.file as usize])
 }
 

@@ -29,11 +29,11 @@ pub(crate) fn start(
     options: &ReaderOptions,
     alive: Sender<()>,
 ) -> Result<JoinHandle<()>, String> {
-    let (shared, depth, fixed) = (Arc::clone(shared), options.depth.clamp(1, 1024), options.fixed_buffers);
+    let (shared, options) = (Arc::clone(shared), options.clone());
     let (ready, started) = bounded(1);
     let body = move || {
         // The ring is made by the thread that uses it: the kernel then knows it has a single issuer.
-        match Engine::new(shared, outlet, depth, fixed) {
+        match Engine::new(shared, outlet, &options) {
             Ok(mut engine) => {
                 let _ = ready.send(Ok(()));
                 engine.run();

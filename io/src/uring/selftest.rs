@@ -22,7 +22,7 @@ const TEST: u64 = 1 << 62;
 impl Engine {
     /// Once, before the first direct read of some length, while the ring is empty.
     pub(super) fn test_fixed_reads(&mut self, work: &Work, file: FileSlot, direct: bool) -> io::Result<()> {
-        let planned = &work.plan.reads()[work.read as usize];
+        let planned = &work.plan.reads()[work.ticket.read as usize];
         let possible = direct && self.in_flight() == 0 && planned.len_bytes >= NEED_BYTES;
         let Some(registered) = self.registered.filter(|_| possible && !self.tested) else { return Ok(()) };
         self.tested = true;

@@ -10,6 +10,8 @@ use crate::reader::report::add;
 
 /// How long idle files stay open.
 const IDLE: Duration = Duration::from_secs(1);
+/// How late a wake may come on kernels whose waits cannot end in time.
+const NAP: Duration = Duration::from_millis(2);
 
 impl Engine {
     /// Waits until something completes; the only place where this thread sleeps.
@@ -21,10 +23,16 @@ impl Engine {
             add(&self.shared.counters.submit_calls, 1);
         }
         let since = Instant::now();
-        if in_flight == 0 && ahead == Ahead::Idle && !self.files.is_empty() {
-            self.sleep_at_most(IDLE)?;
-        } else {
-            self.enter(want)?;
+        match ahead {
+            Ahead::Idle if in_flight == 0 && !self.files.is_empty() => {
+                if self.sleep_at_most(IDLE)? {
+                    self.files.clear_idle(&self.ring);
+                }
+            }
+            Ahead::Later(time) => {
+                self.sleep_at_most(time)?;
+            }
+            _ => self.enter(want)?,
         }
         let slept = since.elapsed();
         let counters = &self.shared.counters;
@@ -50,21 +58,21 @@ impl Engine {
         }
     }
 
-    /// Closes files that nobody reads any more, so that deleted models do not keep their space.
-    pub(super) fn sleep_at_most(&mut self, time: Duration) -> io::Result<()> {
+    /// Waits until something completes, or for this long: true then. Old kernels cannot end a wait in time: with
+    /// nothing in flight they sleep it out in short naps, else the next completion ends it.
+    fn sleep_at_most(&mut self, time: Duration) -> io::Result<bool> {
         if !self.waits_can_end {
-            self.files.clear_idle(&self.ring);
-            return self.enter(1);
+            if self.in_flight() == 0 {
+                std::thread::sleep(time.min(NAP));
+            }
+            return self.enter(usize::from(self.in_flight() > 0)).map(|()| true);
         }
         let limit = types::Timespec::from(time);
         let args = types::SubmitArgs::new().timespec(&limit);
         match self.ring.submitter().submit_with_args(1, &args) {
-            Ok(_) => Ok(()),
-            Err(e) if e.raw_os_error() == Some(libc::ETIME) => {
-                self.files.clear_idle(&self.ring);
-                Ok(())
-            }
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Ok(()),
+            Ok(_) => Ok(false),
+            Err(e) if e.raw_os_error() == Some(libc::ETIME) => Ok(true),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Ok(false),
             Err(e) => Err(e),
         }
     }
