@@ -18,4 +18,4 @@ mod sync;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 
-pub use probe::{ProbeOutcome, ProbeReport, found, probe};
+pub use probe::{ProbeOutcome, ProbeReport, found, probe, probe_only};

@@ -28,11 +28,13 @@ pub enum ProbeOutcome {
 /// device.
 #[must_use]
 pub fn probe() -> Vec<ProbeReport> {
-    BackendKind::ALL
-        .into_iter()
-        .filter(|kind| *kind != BackendKind::Fake)
-        .map(|kind| ProbeReport { kind, outcome: probe_one(kind) })
-        .collect()
+    probe_only(BackendKind::ALL.into_iter().filter(|kind| *kind != BackendKind::Fake))
+}
+
+/// Looks for these backends alone: the runtimes of the others are not loaded, which saves their start.
+#[must_use]
+pub fn probe_only(kinds: impl IntoIterator<Item = BackendKind>) -> Vec<ProbeReport> {
+    kinds.into_iter().map(|kind| ProbeReport { kind, outcome: probe_one(kind) }).collect()
 }
 
 /// The backends among the reports that were found, for [`spoc_driver::Driver::new`].

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use spoc_backends::{ProbeOutcome, ProbeReport, probe};
+use spoc_backends::{ProbeOutcome, ProbeReport, probe, probe_only};
 use spoc_driver::{BackendKind, Device, DeviceInfo, DeviceName, DeviceSelector, DeviceUuid, Driver, Verdict};
 
 use crate::cli::DeviceArgs;
@@ -28,8 +28,25 @@ pub struct Found {
 impl Found {
     /// Probes every backend.
     pub fn now() -> Found {
+        Found::of(probe())
+    }
+
+    /// Probes what these arguments may mean, and no more: starting every API's runtime takes longer than a small load.
+    ///
+    /// # Errors
+    /// `usage` for a backend's name that is none.
+    pub fn for_args(args: &DeviceArgs) -> Result<Found> {
+        let named_by_uuid = args.device.as_deref().is_some_and(|device| device.parse::<u32>().is_err());
+        Ok(match args.backend.as_deref() {
+            Some(name) => Found::of(probe_only([parse_backend(name)?])),
+            None if named_by_uuid => Found::now(),
+            None => Found::of(probe_only(PREFERRED)),
+        })
+    }
+
+    fn of(reports: Vec<ProbeReport>) -> Found {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
-        for ProbeReport { kind, outcome } in probe() {
+        for ProbeReport { kind, outcome } in reports {
             match outcome {
                 ProbeOutcome::Found(backend) => found.push(backend),
                 ProbeOutcome::Missing { reason } => missing.push((kind, reason)),

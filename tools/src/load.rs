@@ -32,6 +32,7 @@ pub struct Report {
     gb_per_s: f64,
     /// Of the whole process while streaming.
     cpu_seconds: f64,
+    cpu_parts: CpuParts,
     /// Ring, reader and device memory.
     prepare_seconds: f64,
     /// From opening the model to its last byte in device memory.
@@ -45,6 +46,28 @@ pub struct Report {
     stages: StagesReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     check: Option<Check>,
+}
+
+/// Where the processor's time went, in seconds.
+#[derive(Debug, Serialize)]
+struct CpuParts {
+    /// The ring thread and the threads that call pread.
+    reader_seconds: f64,
+    /// The copy thread.
+    pump_seconds: f64,
+    /// The native device's streams, which copy with the processor; 0 where the device has an engine of its own.
+    device_seconds: f64,
+}
+
+impl CpuParts {
+    /// Of the threads that serve the pump of this load, which are still alive.
+    fn now() -> CpuParts {
+        CpuParts {
+            reader_seconds: process::thread_cpu_seconds(&["spoc-ring", "spoc-read"]),
+            pump_seconds: process::thread_cpu_seconds(&["spoc-pump"]),
+            device_seconds: process::thread_cpu_seconds(&["spoc-native"]),
+        }
+    }
 }
 
 /// Which way the bytes came.
@@ -144,7 +167,7 @@ pub fn run(args: &LoadArgs, out: Out) -> Result<u8> {
     let interrupt = Interrupt::watch();
     let start = Instant::now();
     let model = open_model(&args.model, &OpenOptions::default())?;
-    let device = Found::now().open(&args.device)?;
+    let device = Found::for_args(&args.device)?.open(&args.device)?;
     let pump = start_pump(&device, args.io, args.staging_bytes, publish::counters(0, &interrupt))?;
     let (loaded, mut report) = load(&pump, &model, args.tensors.clone(), start, out)?;
     if args.check {
@@ -188,7 +211,7 @@ pub fn load(
     };
     let loaded = load_model(pump, model, &LoadOptions { tensors, progress: Some(Arc::new(progress)) })?;
     let total_seconds = start.elapsed().as_secs_f64();
-    let cpu_now = process::cpu_seconds();
+    let (cpu_now, cpu_parts) = (process::cpu_seconds(), CpuParts::now());
     bar.finish_and_clear();
     let did = &loaded.report;
     let info = pump.device().info();
@@ -203,6 +226,7 @@ pub fn load(
         seconds: did.stream_time.as_secs_f64(),
         gb_per_s: did.gb_per_s(),
         cpu_seconds: cpu_at_first_byte.get().map_or(0.0, |before| cpu_now - before),
+        cpu_parts,
         prepare_seconds: (pump.prepare_time() + did.prepare_time).as_secs_f64(),
         total_seconds,
         staging_bytes: pump.ring().bytes,
@@ -246,8 +270,9 @@ pub fn render(report: &Report) -> String {
     line(
         "cost",
         format!(
-            "{:.3} CPU-seconds, ring of {} ({}), {:.3} s of preparation, {:.3} s in all",
+            "{:.3} CPU-seconds ({:.3} of them the device's), ring of {} ({}), {:.3} s of preparation, {:.3} s in all",
             report.cpu_seconds,
+            report.cpu_parts.device_seconds,
             units::bytes(report.staging_bytes as u64),
             report.ring,
             report.prepare_seconds,

@@ -67,6 +67,23 @@ pub fn cpu_seconds() -> f64 {
     })
 }
 
+/// Processor time of the threads alive now whose names begin with one of `prefixes`, in seconds.
+pub fn thread_cpu_seconds(prefixes: &[&str]) -> f64 {
+    let read =
+        |folder: &std::path::Path, file: &str| std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let of_one = |folder: PathBuf| {
+        let name = read(&folder, "comm");
+        if !prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+            return 0.0;
+        }
+        // The first field is the time on a processor, in nanoseconds.
+        let spent = read(&folder, "schedstat").split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
+        spent.unwrap_or(0.0) / 1e9
+    };
+    threads.map(|entry| of_one(entry.path())).sum()
+}
+
 /// Ends a run politely on Ctrl-C, SIGTERM or SIGHUP: what was promised to be temporary is removed.
 #[derive(Clone, Debug)]
 pub struct Interrupt {

@@ -33,6 +33,7 @@ fn doctor_gives_each_finding_a_status_and_each_problem_a_fix() {
         "seccomp",
         "limits.memlock",
         "memory.transparent_huge_pages",
+        "memory.shared_huge_pages",
         "memory.numa",
         "memory.cgroup_limit",
         "module.nvidia",

@@ -42,7 +42,7 @@ struct Rate {
 /// # Errors
 /// `no_device`, `device_too_small`, and what the device says.
 pub fn run(args: &BenchLinkArgs, out: Out) -> Result<u8> {
-    let device = Found::now().open(&args.device)?;
+    let device = Found::for_args(&args.device)?.open(&args.device)?;
     let preparing = Instant::now();
     let ring_bytes = usize::try_from(args.staging_bytes).map_err(Failure::usage)?;
     if args.staging_bytes < SIZES[0] {

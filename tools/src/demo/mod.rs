@@ -51,7 +51,7 @@ pub fn run(args: &DemoArgs, out: Out) -> Result<u8> {
     let start = Instant::now();
     let files = open_model(dir.path(), &OpenOptions::default())?;
     let native = DeviceArgs { backend: Some(BackendKind::Native.to_string()), device: None };
-    let device = Found::now().open(&native)?;
+    let device = Found::for_args(&native)?.open(&native)?;
     let slots = args.slots.unwrap_or(model::LAYERS * 3 / 4);
     let counters = publish::counters(slots as usize, &interrupt);
     let pump = load::start_pump(&device, Io::Auto, STAGING_BYTES, counters)?;

@@ -7,7 +7,13 @@ use crate::units;
 const HOST_BYTES_MIN: u64 = 256 << 20;
 
 pub(super) fn findings(system: &System) -> Vec<Finding> {
-    vec![huge_pages(system), reserved_huge_pages(system), numa(system), cgroup(system)]
+    vec![
+        huge_pages(system),
+        shared_huge_pages(system),
+        reserved_huge_pages(system),
+        numa(system),
+        cgroup(system),
+    ]
 }
 
 /// The kernel marks the chosen word with brackets: `always [madvise] never`.
@@ -25,6 +31,23 @@ fn huge_pages(system: &System) -> Finding {
             check,
             format!("{mode}: the staging ring uses small pages"),
             format!("echo madvise | sudo tee {path}"),
+        ),
+        None => Finding::unknown(check, "cannot be read", "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE"),
+    }
+}
+
+/// Only the native backend keeps device memory in shared memory; small pages there cost time when it is allocated.
+fn shared_huge_pages(system: &System) -> Finding {
+    let check = "memory.shared_huge_pages";
+    let path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    match system.text(path).as_deref().and_then(chosen) {
+        Some(mode @ ("always" | "within_size" | "advise" | "force")) => Finding::ok(check, mode),
+        Some(mode) => Finding::warn(
+            check,
+            format!(
+                "{mode}: device memory of the native backend uses small pages and takes longer to allocate"
+            ),
+            format!("echo advise | sudo tee {path}"),
         ),
         None => Finding::unknown(check, "cannot be read", "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE"),
     }
