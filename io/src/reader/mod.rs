@@ -36,7 +36,7 @@ pub struct Completion {
     pub request: RequestId,
     /// The request's token.
     pub token: u64,
-    /// Position in [`ReadPlan::reads`].
+    /// Position in [`crate::ReadPlan::reads`].
     pub read: u32,
     /// The bytes, or why there are none.
     pub outcome: std::result::Result<Chunk, Arc<Error>>,
