@@ -186,3 +186,6 @@ impl Ledger {
         lock(&self.spare_events).push(event);
     }
 }
+
+#[cfg(test)]
+mod tests;
