@@ -53,7 +53,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use file::{DirectAlign, Identity, Residency, ResidencyMethod, WeightFile};
 pub use format::{ByteOrder, Dtype, GgmlType, GgufArray, GgufInfo, GgufValue, open_model};
 pub use model::{ElementType, Extent, Format, Model, OpenOptions, Tensor};
-pub use plan::{Piece, PlanBuilder, PlanOptions, PlannedRead, ReadPlan};
+pub use plan::{Piece, PlanBuilder, PlanOptions, PlannedRead, ReadPlan, SliceRuns, TensorFilter};
 pub use reader::{
     Chunk, Completion, Faults, IoMode, IoPath, PathReason, ReadClass, ReadRequest, Reader, ReaderOptions,
     ReaderReport, RequestId,

@@ -56,6 +56,21 @@ impl ElementType {
     }
 }
 
+impl ElementType {
+    /// The smallest number of elements that ends on a byte, or a block, and the bytes it takes.
+    #[must_use]
+    pub const fn block(self) -> (u64, u64) {
+        match self {
+            Self::Ggml(kind) => (kind.block_elements(), kind.block_bytes()),
+            Self::Safetensors(dtype) => match dtype.bits() {
+                4 => (2, 1),
+                6 => (4, 3),
+                bits => (1, bits as u64 / 8),
+            },
+        }
+    }
+}
+
 impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -102,6 +117,14 @@ pub struct Tensor {
     pub shape: Vec<u64>,
     /// Its bytes. Length 0 when a dimension is 0.
     pub extent: Extent,
+}
+
+impl Tensor {
+    /// Dimensions outermost first, whatever the format.
+    pub(crate) fn outermost_first(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
+        let (shape, reverse) = (&self.shape, matches!(self.dtype, ElementType::Ggml(_)));
+        (0..shape.len()).map(move |i| if reverse { shape[shape.len() - 1 - i] } else { shape[i] })
+    }
 }
 
 /// An opened model: every file open and every header parsed and checked.

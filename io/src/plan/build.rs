@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Piece, PlanOptions, PlannedRead, ReadPlan};
+use super::{Piece, PlanOptions, PlannedRead, ReadPlan, SliceRuns};
 use crate::file::WeightFile;
 use crate::{Error, ErrorKind, Extent, Result};
 
@@ -13,6 +13,7 @@ const ALIGN_BYTES: u64 = 4096;
 #[derive(Clone, Copy)]
 struct Item {
     extent: Extent,
+    device: u32,
     target: u32,
     target_offset: u64,
 }
@@ -41,11 +42,44 @@ impl PlanBuilder {
         Self { files: files.to_vec(), options, items: Vec::new(), empty_targets: Vec::new() }
     }
 
-    /// Wants `extent` in `target` from `target_offset` on. Extents may overlap: their bytes are read once.
+    /// Wants `extent` in `target`, on device 0, from `target_offset` on. Extents may overlap: their bytes are read once.
     ///
     /// # Errors
     /// `offset_out_of_bounds` when the extent is not inside its file, or its place in the target passes 64 bits.
     pub fn add(&mut self, target: u32, extent: Extent, target_offset: u64) -> Result<()> {
+        self.add_on(0, target, extent, target_offset)
+    }
+
+    /// Wants the runs of a slice in `target` of `device`, one after the other from `target_offset` on. Runs that lie
+    /// close together are read along with what is between them, as [`PlanOptions::gap_bytes`] says; a run that is a
+    /// copy of its own on the device costs what [`SliceRuns::is_cheaper_whole`] weighs.
+    ///
+    /// # Errors
+    /// As of [`PlanBuilder::add_on`]; then the runs before it stay wanted.
+    pub fn add_slice(
+        &mut self,
+        device: u32,
+        target: u32,
+        runs: &SliceRuns,
+        target_offset: u64,
+    ) -> Result<()> {
+        let mut at = target_offset;
+        self.items.reserve(usize::try_from(runs.count()).unwrap_or(0));
+        for extent in runs.extents() {
+            self.add_on(device, target, extent, at)?;
+            at = at.saturating_add(extent.len_bytes);
+        }
+        if runs.count() == 0 {
+            self.empty_targets.push(target);
+        }
+        Ok(())
+    }
+
+    /// Wants `extent` in `target` of `device`. What several devices want is read once and yields a piece for each.
+    ///
+    /// # Errors
+    /// As of [`PlanBuilder::add`].
+    pub fn add_on(&mut self, device: u32, target: u32, extent: Extent, target_offset: u64) -> Result<()> {
         let out = |message: String| Error::new(ErrorKind::OffsetOutOfBounds, message);
         let Some(file) = self.files.get(extent.file as usize) else {
             return Err(out(format!("file {} of a plan with {} files", extent.file, self.files.len())));
@@ -62,7 +96,7 @@ impl PlanBuilder {
         if extent.len_bytes == 0 {
             self.empty_targets.push(target);
         } else {
-            self.items.push(Item { extent, target, target_offset });
+            self.items.push(Item { extent, device, target, target_offset });
         }
         Ok(())
     }
@@ -79,7 +113,7 @@ impl PlanBuilder {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         // The whole key, so that one set of extents makes one plan, in whatever order it was added.
-        self.items.sort_unstable_by_key(|i| (i.extent, i.target, i.target_offset));
+        self.items.sort_unstable_by_key(|i| (i.extent, i.device, i.target, i.target_offset));
         let runs = self.runs(align, chunk);
         let mut reads = blank_reads(&runs, chunk)?;
         let pieces = self.fill(&runs, &mut reads, chunk)?;
@@ -154,7 +188,7 @@ impl PlanBuilder {
             read.pieces = total..total;
             total = total.checked_add(count).ok_or_else(|| too_large("pieces"))?;
         }
-        let blank = Piece { chunk_offset: 0, len_bytes: 0, target: 0, target_offset: 0 };
+        let blank = Piece { chunk_offset: 0, len_bytes: 0, target: 0, device: 0, target_offset: 0 };
         let mut pieces = vec![blank; total as usize];
         self.each_piece(runs, chunk, |read, piece| {
             let read = &mut reads[read];
@@ -181,6 +215,7 @@ impl PlanBuilder {
                         chunk_offset: narrow(at - read_start),
                         len_bytes: narrow(len),
                         target: item.target,
+                        device: item.device,
                         target_offset: item.target_offset + (at - item.extent.offset),
                     };
                     see(run.first_read + usize::try_from(number).unwrap_or(usize::MAX), piece);
