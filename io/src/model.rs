@@ -17,11 +17,19 @@ pub struct OpenOptions {
     /// Opens weights whose numbers are in the other byte order than this machine's. Their bytes are handed out as they
     /// are stored, so only who looks at them, or swaps them, should say so. Default no.
     pub foreign_byte_order: bool,
+    /// Folder of the Hugging Face cache that names like `org/name` are looked up in. Default: what `HF_HUB_CACHE`,
+    /// `HF_HOME` or `XDG_CACHE_HOME` say, else `~/.cache/huggingface/hub`.
+    pub hub_cache: Option<PathBuf>,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { header_bytes_max: 100_000_000, index_bytes_max: 256 << 20, foreign_byte_order: false }
+        Self {
+            header_bytes_max: 100_000_000,
+            index_bytes_max: 256 << 20,
+            foreign_byte_order: false,
+            hub_cache: None,
+        }
     }
 }
 

@@ -242,6 +242,15 @@ fn odd_but_valid_files_load() {
 }
 
 /// A split model of `count` parts in `folder`; `change` may spoil a part.
+#[test]
+fn an_empty_tensor_lies_inside_its_file_whatever_its_offset_says() {
+    let bytes = Maker::new().info(b"none", &[0, 7], 0, 1 << 20).tensor("w", &[4], GgmlType::I8, 4).bytes();
+    let model = open(&bytes).unwrap();
+    let none = model.tensor("none").unwrap();
+    assert_eq!(none.extent.len_bytes, 0);
+    assert!(none.extent.end() <= bytes.len() as u64, "{:?}", none.extent);
+}
+
 fn split(folder: &Path, count: u16, mut change: impl FnMut(u16, Maker) -> Option<Maker>) -> PathBuf {
     let path = |part: u16| folder.join(format!("m-{:05}-of-{count:05}.gguf", part + 1));
     for part in 0..count {

@@ -43,8 +43,13 @@ const DEMAND_BYTES: u64 = 16 << 20;
 const PREFETCH_BYTES: u64 = 1 << 30;
 const DEMAND: u64 = 1;
 const PREFETCH: u64 = 2;
-/// Reads of the prefetch that complete before the demand comes: at least these, at most twice as many.
+/// Reads of the prefetch that complete before the demand comes, at least.
 const UNDER_WAY: usize = 40;
+/// Demands of a round, whose mean counts: they come at moments spread over the time between two of the limit's
+/// handouts. One alone takes either what the disk needs or that time, and a median of such says nothing.
+const MOMENTS: usize = 4;
+/// Reads between two moments: a quarter of a handout of 40 MB.
+const MOMENT_READS: usize = 10;
 /// Between two parts, so that neither lives on what the limit saved up or owes.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -63,6 +68,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+#[allow(clippy::cast_precision_loss, reason = "four")]
 fn measure(args: &Args) -> Result<()> {
     let file = Arc::new(WeightFile::open(&args.file)?);
     let options = ReaderOptions { mode: args.mode, ..ReaderOptions::default() };
@@ -75,19 +81,22 @@ fn measure(args: &Args) -> Result<()> {
         // Another place each time: the disk, or its host, may keep what it has just read.
         let place = u64::from(round) * (1 << 20) % room.max(1);
         let demanded = plan(&file, PREFETCH_BYTES + place, DEMAND_BYTES)?;
-        // And another moment between two of the limit's handouts.
-        let under_way = UNDER_WAY + (round as usize * 7) % UNDER_WAY;
-        std::thread::sleep(PAUSE);
-        times[0].push(demand(&reader, &demanded, &mut 0)?);
-        std::thread::sleep(PAUSE);
-        let work = plan(&file, 0, (under_way as u64) << 20)?;
-        submit(&reader, &work, ReadClass::Prefetch, PREFETCH)?;
-        take(&reader, under_way)?;
-        times[1].push(demand(&reader, &demanded, &mut 0)?);
-        std::thread::sleep(PAUSE);
-        times[2].push(demand_behind(&reader, &demanded, &prefetch, under_way)?);
-        let [rested, idle, behind] = [0, 1, 2].map(|i: usize| times[i][round as usize]);
+        let mut sums = [0.0; 3];
+        for moment in 0..MOMENTS {
+            let under_way = UNDER_WAY + round as usize % MOMENT_READS + moment * MOMENT_READS;
+            std::thread::sleep(PAUSE);
+            sums[0] += demand(&reader, &demanded, &mut 0)?;
+            std::thread::sleep(PAUSE);
+            let work = plan(&file, 0, (under_way as u64) << 20)?;
+            submit(&reader, &work, ReadClass::Prefetch, PREFETCH)?;
+            take(&reader, under_way)?;
+            sums[1] += demand(&reader, &demanded, &mut 0)?;
+            std::thread::sleep(PAUSE);
+            sums[2] += demand_behind(&reader, &demanded, &prefetch, under_way)?;
+        }
+        let [rested, idle, behind] = sums.map(|sum| sum / MOMENTS as f64);
         println!("{}", json!({"round": round, "rested_ms": rested, "idle_ms": idle, "behind_ms": behind}));
+        times.iter_mut().zip([rested, idle, behind]).for_each(|(all, one)| all.push(one));
     }
     println!("path {}: {}", reader.report().path, reader.report().reason);
     for (name, values) in ["rested disk ms", "idle disk ms", "behind prefetch ms"].iter().zip(&times) {

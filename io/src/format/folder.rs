@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{gguf, index};
+use super::{gguf, hub, index};
 use crate::{Error, ErrorKind, Model, OpenOptions, Result};
 
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
@@ -17,7 +17,8 @@ const GGUF_SUFFIX: &str = ".gguf";
 /// # Errors
 /// `no_weights`, `ambiguous_weights`, `missing_shard`, and the errors of the files.
 pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Model> {
-    let resolved = if folder.join("snapshots").is_dir() { snapshot(folder)? } else { folder.to_path_buf() };
+    let resolved =
+        if folder.join("snapshots").is_dir() { hub::snapshot(folder, None)? } else { folder.to_path_buf() };
     let listing = Listing::read(&resolved).map_err(|e| in_folder(e, &resolved))?;
     if let Some(name) = listing.index().map_err(|e| in_folder(e, &resolved))? {
         return index::open(&resolved.join(name), &resolved, options);
@@ -32,47 +33,6 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Model> {
 
 fn in_folder(error: Error, folder: &Path) -> Error {
     if error.file().is_some() { error } else { error.in_file(folder) }
-}
-
-/// The snapshot of a repository in a Hugging Face cache.
-fn snapshot(repository: &Path) -> Result<PathBuf> {
-    let snapshots = repository.join("snapshots");
-    let reference = repository.join("refs/main");
-    match std::fs::read_to_string(&reference) {
-        Ok(text) => {
-            let commit = text.trim();
-            let plain = !commit.is_empty()
-                && commit.len() <= 255
-                && !commit.starts_with('.')
-                && commit.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-            if !plain {
-                let message = "expected the name of a snapshot";
-                return Err(Error::new(ErrorKind::PathEscape, message).in_file(&reference));
-            }
-            let path = snapshots.join(commit);
-            if path.is_dir() {
-                return Ok(path);
-            }
-            let message = format!("'refs/main' names snapshot {commit}, which is not there");
-            Err(Error::new(ErrorKind::NoWeights, message).in_file(&path))
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => only_snapshot(&snapshots),
-        Err(e) => Err(Error::from_os(e, "reading").in_file(&reference)),
-    }
-}
-
-fn only_snapshot(snapshots: &Path) -> Result<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(snapshots)
-        .map_err(|e| Error::from_os(e, "listing the folder").in_file(snapshots))?
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(|path| path.is_dir())
-        .collect();
-    let kind = match (found.len(), found.pop()) {
-        (1, Some(path)) => return Ok(path),
-        (0, _) => ErrorKind::NoWeights,
-        _ => ErrorKind::AmbiguousWeights,
-    };
-    Err(Error::new(kind, "expected one snapshot, or 'refs/main' to name one").in_file(snapshots))
 }
 
 /// The names in a folder that matter, hidden ones and folders left out.

@@ -6,6 +6,7 @@
 mod dtype;
 mod folder;
 mod gguf;
+mod hub;
 mod index;
 mod index_json;
 mod json;
@@ -21,7 +22,8 @@ use crate::file::WeightFile;
 use crate::{Model, OpenOptions, Result};
 
 /// Opens a model: a weight file, the first file of a split one, a shard index (`*.json`), a folder with weights, or a
-/// snapshot or repository folder of a Hugging Face cache. Every file is opened and every header checked before this
+/// snapshot or repository folder of a Hugging Face cache. What is no path but looks like `org/name` or
+/// `org/name@revision` is looked up in that cache, offline. Every file is opened and every header checked before this
 /// returns; no weight is read.
 ///
 /// # Errors
@@ -29,6 +31,14 @@ use crate::{Model, OpenOptions, Result};
 pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Model> {
     if path.is_dir() {
         return folder::open(path, options);
+    }
+    if !path.exists()
+        && let Some(snapshot) = hub::resolve(path, options.hub_cache.as_deref())
+    {
+        return folder::open(
+            &snapshot.map_err(|e| if e.file().is_none() { e.in_file(path) } else { e })?,
+            options,
+        );
     }
     let extension = path.extension().map(|e| e.to_ascii_lowercase());
     match extension.as_ref().and_then(|e| e.to_str()) {

@@ -217,6 +217,10 @@ fn place(tensors: &mut [Info], header_end: u64, alignment: u32, file_bytes: u64)
             return Err(named(tensor, ErrorKind::AlignmentInvalid, &message));
         }
         tensor.offset = start + relative;
+        if tensor.len_bytes == 0 {
+            // It has no bytes that could lie outside, and its place would.
+            tensor.offset = tensor.offset.min(file_bytes);
+        }
     }
     let mut order: Vec<&Info> = tensors.iter().filter(|t| t.len_bytes > 0).collect();
     order.sort_by_key(|t| (t.offset, t.len_bytes));
