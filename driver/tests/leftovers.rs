@@ -21,6 +21,20 @@ fn a_checkpoint_in_the_default_stream_goes_with_the_device() {
     assert_clean(&control);
 }
 
+/// Whether the work still runs is not known then: its memory is given up, never freed under it.
+#[test]
+fn a_device_that_cannot_be_waited_for_leaks_rather_than_frees() {
+    let (device, control) = deferred();
+    let segment = device.allocate(4).unwrap();
+    let stream = stream(&device);
+    stream.copy_to_device(control.source(vec![7; 4]), &[whole(&segment, 4)]).unwrap();
+    control.fail_device_wait(1);
+    drop((segment, stream, device));
+    assert_eq!(control.pending(), 1);
+    control.run_all();
+    assert_eq!(control.violations(), Vec::<String>::new());
+}
+
 #[test]
 fn a_vector_a_handle_and_a_loan_may_outlive_the_device() {
     let (device, control) = deferred();

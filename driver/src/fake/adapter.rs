@@ -204,9 +204,13 @@ impl Backend for Fake {
 
     /// Runs what is left, whatever the wait mode: the driver asks when the last handle goes.
     fn synchronize_device(&self, _: &FakeDevice) -> Result<()> {
+        const DOING: &str = "waiting for the device";
         let mut state = self.world.lock();
+        if state.fail_wait.fires() {
+            return Err(Error::new(ErrorKind::Backend, DOING).with("injected", true));
+        }
         state.run_all();
-        let outcome = state.check_lost("waiting for the device");
+        let outcome = state.check_lost(DOING);
         drop(state);
         self.world.changed.notify_all();
         outcome

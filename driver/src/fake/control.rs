@@ -159,6 +159,11 @@ impl FakeControl {
         self.world.lock().refuse_copy.set(nth);
     }
 
+    /// Makes the n-th wait for a whole device fail for a reason of its own: nothing has run, and nothing is known.
+    pub fn fail_device_wait(&self, nth: u64) {
+        self.world.lock().fail_wait.set(nth);
+    }
+
     /// Loses the devices: nothing enqueued runs any more, and every call says so.
     pub fn lose_device(&self) {
         self.world.lock().lose();

@@ -47,6 +47,7 @@ pub(super) struct State {
     pub(super) fail_pin: Countdown,
     pub(super) fail_copy: Countdown,
     pub(super) refuse_copy: Countdown,
+    pub(super) fail_wait: Countdown,
     pub(super) blocked_threads: usize,
     next_address: u64,
 }
@@ -109,6 +110,7 @@ impl World {
             fail_pin: Countdown::default(),
             fail_copy: Countdown::default(),
             refuse_copy: Countdown::default(),
+            fail_wait: Countdown::default(),
             blocked_threads: 0,
             next_address: FIRST_ADDRESS,
             options,
