@@ -14,9 +14,13 @@ fn a_checkpoint_in_the_default_stream_goes_with_the_device() {
     let (device, control) = driven();
     let segment = device.allocate(4).unwrap();
     let stream = device.default_stream();
-    for _ in 0..1500 {
+    for _ in 0..3000 {
         stream.copy_to_device(vec![1; 4], &[whole(&segment, 4)]).unwrap();
+        if control.live().events == 1 {
+            break;
+        }
     }
+    assert_eq!(control.live().events, 1, "the driver's own");
     drop((segment, stream, device));
     assert_clean(&control);
 }
