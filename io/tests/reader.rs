@@ -144,6 +144,33 @@ fn every_mode_brings_every_byte_cold_and_warm() {
 }
 
 /// Asks the kernel to forget the files' pages; without effect on some file systems.
+#[test]
+fn the_next_file_may_begin_before_the_last_one_ended() {
+    let fixture = Fixture::new(&[400_000, 200_000]);
+    let late = Extent { file: 0, offset: 300_000, len_bytes: 100_000 };
+    let early = Extent { file: 1, offset: 0, len_bytes: 50_000 };
+    let plan = fixture.plan_of(&[late, early]);
+    for mode in MODES {
+        let reader = reader(4, options(mode));
+        submit(&reader, &plan, 0);
+        let mut seen = 0;
+        for _ in plan.reads() {
+            let completion = next(&reader);
+            let read = &plan.reads()[completion.read as usize];
+            let chunk = completion.outcome.unwrap();
+            for piece in plan.pieces_of(read) {
+                let extent = [late, early][piece.target as usize];
+                let from = (extent.offset + piece.target_offset) as usize;
+                let want = &fixture.bytes[extent.file as usize][from..from + piece.len_bytes as usize];
+                let at = piece.chunk_offset as usize;
+                assert_eq!(&chunk.bytes()[at..at + want.len()], want, "{mode:?}");
+                seen += want.len();
+            }
+        }
+        assert_eq!(seen, 150_000);
+    }
+}
+
 fn drop_from_cache(fixture: &Fixture) {
     for i in 0..fixture.files.len() {
         let file = std::fs::File::open(fixture.path(i)).unwrap();

@@ -63,8 +63,10 @@ impl Ladder {
         let Some(mut first) = reads.first() else { return };
         let mut start = 0;
         for (at, read) in (0u32..).zip(reads) {
-            let far = read.offset + u64::from(read.len_bytes) - first.offset > self.range_bytes;
-            if read.file != first.file || (far && at > start) {
+            // Offsets rise within a file only: the next file begins anywhere.
+            let same = read.file == first.file;
+            let far = same && read.offset + u64::from(read.len_bytes) - first.offset > self.range_bytes;
+            if !same || (far && at > start) {
                 see(start..at);
                 (start, first) = (at, read);
             }
