@@ -1,4 +1,4 @@
-//! How fast files come off their storage: `read_rate [--mode M] [--chunk-bytes N] [--depth N] [--staging-bytes N]
+//! How fast files come off their storage: `read_rate [--mode M] [--chunk-bytes N] [--depth N] [--depth-max N] [--staging-bytes N]
 //! [--plain] FILE…` reads them through the reader and prints one line.
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "--mode" => options.mode = value()?.parse()?,
             "--chunk-bytes" => options.chunk_bytes = value()?.parse()?,
             "--depth" => options.depth = value()?.parse()?,
+            "--depth-max" => options.depth_max = Some(value()?.parse()?),
             "--threads" => options.threads = value()?.parse()?,
             "--staging-bytes" => staging_bytes = value()?.parse()?,
             "--plain" => options.fixed_buffers = false,
@@ -25,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bench = bench_read(&files, staging_bytes, options)?;
     let report = &bench.report;
     println!(
-        "{:.3} GB/s, {:.3} core per GB/s, path {} ({}), disk wait {:.0} ms, chunk wait {:.0} ms, {} reads in {} calls",
+        "{:.3} GB/s, {:.3} core per GB/s, path {} ({}), disk wait {:.0} ms, chunk wait {:.0} ms, {} reads in {} calls, depth {}",
         bench.gb_per_s(),
         (cpu_seconds()? - before) / (bench.gb_per_s() * bench.elapsed.as_secs_f64()),
         report.path,
@@ -34,6 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         milliseconds(report.chunk_wait_ns),
         report.submissions,
         report.submit_calls,
+        report.depth,
     );
     Ok(())
 }

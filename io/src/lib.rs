@@ -42,6 +42,7 @@ mod error;
 mod file;
 mod format;
 mod model;
+mod numa;
 mod plan;
 mod reader;
 mod region;

@@ -41,6 +41,14 @@ impl AnonymousRegion {
     /// # Errors
     /// `staging_too_small` for 0 bytes or when the system cannot give them.
     pub fn new(len_bytes: usize) -> Result<Self> {
+        Self::on_node(len_bytes, None)
+    }
+
+    /// As [`AnonymousRegion::new`], with memory of this NUMA node where the kernel has it: a preference, no promise.
+    ///
+    /// # Errors
+    /// As of [`AnonymousRegion::new`].
+    pub fn on_node(len_bytes: usize, node: Option<u32>) -> Result<Self> {
         let len = len_bytes.checked_next_multiple_of(4096).and_then(std::num::NonZeroUsize::new);
         let len = len
             .ok_or_else(|| Error::new(ErrorKind::StagingTooSmall, format!("{len_bytes} bytes of staging")))?;
@@ -60,6 +68,11 @@ impl AnonymousRegion {
             )
         })?;
         let made = Self { start: start.cast(), len_bytes: len.get() };
+        if let Some(Err(reason)) =
+            node.map(|node| crate::numa::prefer_memory(made.start.as_ptr(), made.len_bytes, node))
+        {
+            tracing::warn!(reason, "staging memory may be far from its device");
+        }
         made.prepare();
         Ok(made)
     }

@@ -466,6 +466,20 @@ fn the_queue_of_requests_is_bounded() {
 }
 
 #[test]
+fn threads_run_on_the_node_that_was_asked_for_and_anywhere_else_where_it_is_not_there() {
+    let fixture = Fixture::new(&LENGTHS);
+    for node in [0, 4000] {
+        let region = AnonymousRegion::on_node(8 * CHUNK as usize, Some(node)).unwrap();
+        let options = ReaderOptions { numa_node: Some(node), threads: 2, ..options(IoMode::Auto) };
+        let reader = Reader::start(Arc::new(region), options).unwrap();
+        assert!(load(&reader, &fixture.plan(), &LENGTHS).unwrap() == fixture.bytes);
+        let there = Path::new("/sys/devices/system/node/node0").exists() && node == 0;
+        let bound = reader.report().bound_threads;
+        assert!(if there { (1..=3).contains(&bound) } else { bound == 0 }, "node {node}: {bound}");
+    }
+}
+
+#[test]
 fn tmpfs_is_read() {
     let shm = Path::new("/dev/shm");
     if !shm.is_dir() {

@@ -48,7 +48,9 @@ pub(super) fn open(index_path: &Path, root: &Path, options: &OpenOptions) -> Res
 pub(super) fn open_set(paths: &[PathBuf], root: &Path, options: &OpenOptions) -> Result<Model> {
     let found = open_files(paths, ErrorKind::NotFound, options)?;
     let mut owner: HashMap<&str, usize> = HashMap::new();
-    for (file, tensor) in found.parsed.iter().enumerate().flat_map(|(i, ts)| ts.iter().map(move |t| (i, t))) {
+    // Inside one file names were found to differ.
+    let several = found.parsed.iter().enumerate().filter(|_| found.parsed.len() > 1);
+    for (file, tensor) in several.flat_map(|(i, ts)| ts.iter().map(move |t| (i, t))) {
         if let Some(first) = owner.insert(&tensor.name, file) {
             let message = format!(
                 "tensor {} is also in '{}', and no index says which is meant",

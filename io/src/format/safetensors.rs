@@ -176,16 +176,18 @@ fn byte_len(entry: &Entry) -> Result<u64> {
 }
 
 fn check_entry(entry: &Entry, data_start: u64, size: u64) -> Result<()> {
-    let Entry { name, begin, end, .. } = entry;
-    let name = quoted(name);
+    let Entry { begin, end, .. } = entry;
+    // Text only for what is wrong: there may be a million entries.
+    let name = || quoted(&entry.name);
     if end < begin {
-        let message = format!("tensor {name}: data_offsets [{begin}, {end}] end before they begin");
+        let message = format!("tensor {}: data_offsets [{begin}, {end}] end before they begin", name());
         return Err(Error::new(ErrorKind::InvalidOffsets, message));
     }
     let expected = byte_len(entry)?;
     if expected != end - begin {
         let message = format!(
-            "tensor {name}: shape and {} make {expected} bytes, data_offsets [{begin}, {end}] hold {}",
+            "tensor {}: shape and {} make {expected} bytes, data_offsets [{begin}, {end}] hold {}",
+            name(),
             entry.dtype,
             end - begin
         );
@@ -194,7 +196,7 @@ fn check_entry(entry: &Entry, data_start: u64, size: u64) -> Result<()> {
     // No file is longer than i64::MAX: such offsets are not a matter of a file cut short.
     if data_start.checked_add(*end).is_none_or(|end| i64::try_from(end).is_err()) {
         let message =
-            format!("tensor {name}: data_offsets [{begin}, {end}] lie outside any file (it has {size})");
+            format!("tensor {}: data_offsets [{begin}, {end}] lie outside any file (it has {size})", name());
         return Err(Error::new(ErrorKind::OffsetOutOfBounds, message));
     }
     Ok(())

@@ -87,8 +87,9 @@ impl Reader {
         reader.start_ring(&outlet, &alive_token);
         for number in 0..reader.pool_threads {
             let (shared, outlet, token) = (Arc::clone(&reader.shared), outlet.clone(), alive_token.clone());
-            let ladder = reader.ladder;
+            let (ladder, node) = (reader.ladder, reader.options.numa_node);
             let thread = std::thread::Builder::new().name(format!("spoc-read-{number}")).spawn(move || {
+                bind(node, &shared.counters);
                 pool::run(&shared, &ladder, &outlet);
                 drop(token);
             });
@@ -165,7 +166,7 @@ impl Reader {
         report.chunks = self.shared.chunks();
         report.chunks_free = self.shared.free_chunks();
         report.chunk_bytes = self.options.chunk_bytes;
-        report.depth = self.options.depth;
+        report.depth = report.depth.max(self.options.depth);
         report.threads = self.pool_threads;
         report
     }
@@ -193,6 +194,15 @@ impl Drop for Reader {
                 tracing::error!("a thread of the reader panicked");
             }
         }
+    }
+}
+
+/// Moves the calling thread to its reader's NUMA node, if that is known. Where it cannot, it runs anywhere.
+pub(crate) fn bind(node: Option<u32>, counters: &report::Counters) {
+    let Some(node) = node else { return };
+    match crate::numa::bind_thread(node) {
+        Ok(()) => report::add(&counters.bound_threads, 1),
+        Err(reason) => tracing::warn!(reason, "a reading thread may run far from its device"),
     }
 }
 

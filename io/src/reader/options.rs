@@ -55,12 +55,17 @@ pub struct ReaderOptions {
     pub mode: IoMode,
     /// Length of a chunk in bytes, a multiple of 4096. Default 1 MiB.
     pub chunk_bytes: u32,
-    /// Reads that the io_uring thread keeps in flight; prefetch and refill at most half of them, and of the pool's
+    /// Reads that the io_uring thread keeps in flight to begin with; prefetch and refill at most half of them, and of the pool's
     /// threads at most three quarters, so that a demand finds room at once. They also leave a quarter of the chunks to
     /// demand, though not more than this many.
     pub depth: u32,
+    /// What the reads in flight may grow to, where deeper brings more. Default `None`: half of the chunks, at most 128.
+    /// Not above `depth`, the depth is fixed.
+    pub depth_max: Option<u32>,
     /// Threads that call pread. 0 means three for every four cores, within 4 and 16.
     pub threads: u32,
+    /// NUMA node of the device that the region's chunks go to: the reader's threads run there. Default `None`: anywhere.
+    pub numa_node: Option<u32>,
     /// Requests that may wait at once. Default 1024.
     pub requests_max: u32,
     /// Whether to register the region with io_uring. Default true; refused registration falls back by itself.
@@ -83,7 +88,9 @@ impl Default for ReaderOptions {
             mode: IoMode::Auto,
             chunk_bytes: 1 << 20,
             depth: 8,
+            depth_max: None,
             threads: 0,
+            numa_node: None,
             requests_max: 1024,
             fixed_buffers: true,
             refill_bytes_per_second: None,

@@ -106,10 +106,12 @@ pub struct ReaderReport {
     pub chunks_free: usize,
     /// Length of a chunk in bytes.
     pub chunk_bytes: u32,
-    /// Reads the ring keeps in flight at most.
+    /// Reads the ring kept in flight at most so far.
     pub depth: u32,
     /// Threads that call pread.
     pub threads: u32,
+    /// Threads, the ring's among them, that run on the NUMA node that was asked for.
+    pub bound_threads: u64,
 }
 
 #[derive(Default)]
@@ -128,6 +130,8 @@ pub(crate) struct Counters {
     pub(crate) disk_wait_ns: AtomicU64,
     pub(crate) chunk_wait_ns: AtomicU64,
     pub(crate) disk_idle_ns: AtomicU64,
+    pub(crate) depth: AtomicU64,
+    pub(crate) bound_threads: AtomicU64,
     reasons: Mutex<Vec<PathReason>>,
 }
 
@@ -216,8 +220,9 @@ impl Counters {
             chunks: 0,
             chunks_free: 0,
             chunk_bytes: 0,
-            depth: 0,
+            depth: u32::try_from(get(&self.depth)).unwrap_or(u32::MAX),
             threads: 0,
+            bound_threads: get(&self.bound_threads),
         }
     }
 }

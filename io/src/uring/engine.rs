@@ -2,10 +2,12 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use super::depth::Depth;
 use super::files::{FileSlot, FileTable, Target};
 use super::setup::{self, Registered};
 use crate::reader::ladder::Ladder;
@@ -21,6 +23,11 @@ pub(super) const WAKE: u64 = u64::MAX;
 const FILES: u32 = 64;
 /// Failed reads reported in a row before completions are looked at again.
 const FAILS_AT_ONCE: u32 = 64;
+
+/// Reads in flight, whatever is asked for.
+const DEPTH_MAX: u32 = 1024;
+/// Reads in flight that the depth grows to by itself.
+const DEPTH_MAX_AUTOMATIC: usize = 128;
 
 /// A read that the kernel has. It owns the chunk, and through the plan the file, until its completion.
 pub(super) struct Op {
@@ -51,6 +58,7 @@ pub(super) struct Engine {
     pub(super) ladder: Ladder,
     pub(super) outlet: Outlet,
     pub(super) files: FileTable,
+    pub(super) depth: Depth,
     pub(super) ops: Vec<Option<Op>>,
     pub(super) vacant: Vec<u32>,
     pub(super) arrived: Vec<(u64, i32)>,
@@ -64,9 +72,10 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn new(shared: Arc<Shared>, outlet: Outlet, options: &ReaderOptions) -> Result<Self, String> {
-        let depth = options.depth.clamp(1, 1024);
+        let depth = Depth::new(options.depth.clamp(1, DEPTH_MAX), depth_max(options, shared.chunks()));
+        let depth_max = depth.max();
         // The reads, the armed wake, and room to submit again what came back short.
-        let ring = setup::ring((depth + 1).next_power_of_two())?;
+        let ring = setup::ring((depth_max + 1).next_power_of_two())?;
         let registered = if options.fixed_buffers {
             Registered::new(&ring, &*shared.region, shared.chunk_bytes)
         } else {
@@ -82,7 +91,7 @@ impl Engine {
         for path in [IoPath::UringDirect, IoPath::UringBuffered] {
             shared.counters.because(path, None, &how);
         }
-        let files = FileTable::new(&ring, FILES.max(depth));
+        let files = FileTable::new(&ring, FILES.max(depth_max));
         let waits_can_end = ring.params().is_feature_ext_arg();
         Ok(Self {
             ring,
@@ -90,9 +99,10 @@ impl Engine {
             ladder: Ladder::with_ring(options),
             outlet,
             files,
-            ops: (0..depth).map(|_| None).collect(),
-            vacant: (0..depth).rev().collect(),
-            arrived: Vec::with_capacity(2 * depth as usize + 8),
+            depth,
+            ops: (0..depth_max).map(|_| None).collect(),
+            vacant: (0..depth_max).rev().collect(),
+            arrived: Vec::with_capacity(2 * depth_max as usize + 8),
             registered: registered.ok(),
             tested: false,
             waits_can_end,
@@ -105,14 +115,25 @@ impl Engine {
         self.ops.len() - self.vacant.len()
     }
 
+    /// As many reads are in flight as may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.in_flight() >= self.depth.now() as usize
+    }
+
     /// Prefetch and refill leave half of the reads in flight to a demand that may come.
     pub(super) fn background_max(&self) -> u32 {
-        u32::try_from(self.ops.len() / 2).unwrap_or(u32::MAX).max(1)
+        (self.depth.now() / 2).max(1)
     }
 
     pub(super) fn run(&mut self) {
         loop {
             let ahead = self.start_reads();
+            match ahead {
+                Ahead::Busy => {}
+                Ahead::Idle if self.in_flight() == 0 => self.depth.reset(),
+                _ => self.depth.disturbed(),
+            }
+            self.shared.counters.depth.fetch_max(self.depth.now().into(), Ordering::Relaxed);
             if ahead == Ahead::Stop && self.in_flight() == 0 {
                 return;
             }
@@ -128,7 +149,7 @@ impl Engine {
     /// Starts reads until the ring is full, or there is nothing to start.
     fn start_reads(&mut self) -> Ahead {
         let mut fails = 0;
-        while !self.vacant.is_empty() && fails < FAILS_AT_ONCE {
+        while !self.is_full() && fails < FAILS_AT_ONCE {
             match self.shared.next_for_ring(&self.ladder, self.background_max()) {
                 Next::Read(work) => self.start(work),
                 Next::Fail(ticket) => {
@@ -265,6 +286,7 @@ impl Engine {
         }
         let step = op.progress.take(answer, planned, file, counters);
         if matches!(step, Step::Done) {
+            self.depth.done(planned.len_bytes);
             add(&counters.need_bytes, u64::from(planned.need.end - planned.need.start));
         }
         step
@@ -285,6 +307,12 @@ impl Engine {
             self.shared.counters.demoted(IoPath::UringDirect, None, reason);
         }
     }
+}
+
+/// By itself the depth grows to half of the chunks: the others are on their way to the device.
+fn depth_max(options: &ReaderOptions, chunks: usize) -> u32 {
+    let automatic = || u32::try_from((chunks / 2).min(DEPTH_MAX_AUTOMATIC)).unwrap_or(DEPTH_MAX);
+    options.depth_max.unwrap_or_else(automatic).min(DEPTH_MAX)
 }
 
 fn op_file(op: &Op) -> Arc<crate::WeightFile> {

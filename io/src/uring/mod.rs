@@ -4,6 +4,7 @@
 //! read of the reader's eventfd that it keeps armed in the ring.
 
 mod closing;
+mod depth;
 mod engine;
 mod files;
 mod selftest;
@@ -32,6 +33,8 @@ pub(crate) fn start(
     let (shared, options) = (Arc::clone(shared), options.clone());
     let (ready, started) = bounded(1);
     let body = move || {
+        // First: the ring's own memory is then of the node too.
+        crate::reader::bind(options.numa_node, &shared.counters);
         // The ring is made by the thread that uses it: the kernel then knows it has a single issuer.
         match Engine::new(shared, outlet, &options) {
             Ok(mut engine) => {

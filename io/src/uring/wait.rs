@@ -18,7 +18,7 @@ impl Engine {
     pub(super) fn sleep(&mut self, ahead: Ahead) -> io::Result<()> {
         let in_flight = self.in_flight();
         // Fails were reported and more may follow: look at what arrived and go on.
-        let want = usize::from(ahead != Ahead::Busy || self.vacant.is_empty());
+        let want = usize::from(ahead != Ahead::Busy || self.is_full());
         if !self.ring.submission().is_empty() {
             add(&self.shared.counters.submit_calls, 1);
         }

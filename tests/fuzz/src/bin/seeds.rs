@@ -40,16 +40,21 @@ fn safetensors() -> Vec<Vec<u8>> {
     };
     let mut made = vec![
         with("{}", 0),
-        with(r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#, 16),
+        with(
+            r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#,
+            16,
+        ),
         with(r#"{"__metadata__":null,"a":{"dtype":"U8","shape":[0,9],"data_offsets":[0,0]}}"#, 0),
         with(r#"{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}}"#, 2),
-        with(r#"{"\u0061":{"dtype":"BF16","shape":[1],"data_offsets":[0,2],"more":{"x":[1,null,true,-1.5e9]}}}"#, 2),
+        with(
+            r#"{"\u0061":{"dtype":"BF16","shape":[1],"data_offsets":[0,2],"more":{"x":[1,null,true,-1.5e9]}}}"#,
+            2,
+        ),
         with(r#"{"a":{"dtype":"I64","shape":[18446744073709551615,2],"data_offsets":[0,8]}}"#, 8),
     ];
     for dtype in spoc_io::Dtype::ALL {
         let bytes = dtype.bits(); // 8 elements
-        let header =
-            format!(r#"{{"t":{{"dtype":"{dtype}","shape":[8],"data_offsets":[0,{bytes}]}}}}"#);
+        let header = format!(r#"{{"t":{{"dtype":"{dtype}","shape":[8],"data_offsets":[0,{bytes}]}}}}"#);
         made.push(with(&header, u16::try_from(bytes).unwrap_or(0)));
     }
     made
