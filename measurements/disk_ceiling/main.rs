@@ -38,7 +38,9 @@ struct Args {
 /// One run of one reader.
 struct Run {
     gb_per_s: f64,
+    /// Of the loader itself: on the native backend the device's copies are the processor's too, and left out.
     cpu_seconds: f64,
+    device_cpu_seconds: f64,
     seconds: f64,
 }
 
@@ -58,7 +60,7 @@ fn main() -> Result<()> {
             rates[reader].push(run.gb_per_s);
             cores_per_gb[reader].push(run.cpu_seconds / run.seconds / run.gb_per_s);
             let line = json!({"round": round, "reader": READERS[reader], "gb_per_s": run.gb_per_s,
-                "cpu_seconds": run.cpu_seconds, "seconds": run.seconds});
+                "cpu_seconds": run.cpu_seconds, "device_cpu_seconds": run.device_cpu_seconds, "seconds": run.seconds});
             println!("{line}");
         }
     }
@@ -107,9 +109,11 @@ fn spoc(args: &Args, throttle: Option<&cold::Throttle>, words: &[&str]) -> Resul
     let mut command = command(throttle, &args.loader);
     command.args(words).arg(&args.file);
     let answer = output(command)?;
+    let device_cpu_seconds = number(&answer, "/cpu_parts/device_seconds").unwrap_or(0.0);
     Ok(Run {
         gb_per_s: number(&answer, "/gb_per_s")?,
-        cpu_seconds: number(&answer, "/cpu_seconds")?,
+        cpu_seconds: number(&answer, "/cpu_seconds")? - device_cpu_seconds,
+        device_cpu_seconds,
         seconds: number(&answer, "/seconds")?,
     })
 }
@@ -123,7 +127,7 @@ fn fio(args: &Args, throttle: Option<&cold::Throttle>) -> Result<Run> {
     let seconds = number(&answer, "/jobs/0/read/runtime")? / 1e3;
     let cpu_percent = number(&answer, "/jobs/0/usr_cpu")? + number(&answer, "/jobs/0/sys_cpu")?;
     let gb_per_s = number(&answer, "/jobs/0/read/io_bytes")? / seconds / 1e9;
-    Ok(Run { gb_per_s, cpu_seconds: cpu_percent / 100.0 * seconds, seconds })
+    Ok(Run { gb_per_s, cpu_seconds: cpu_percent / 100.0 * seconds, device_cpu_seconds: 0.0, seconds })
 }
 
 fn number(answer: &Value, pointer: &str) -> Result<f64> {

@@ -1,10 +1,11 @@
-//! Joins the reader's staging memory to the driver's copies. The only unsafe code of the cache room: two
+//! Joins the reader's staging memory to the driver's copies. The only unsafe code of the cache room:
 //! marker implementations, each passing on what one side promises to what the other side asks.
 
 use spoc_driver::{Device, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned};
 use spoc_io::{Chunk, HostRegion};
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// How a ring's memory is known to its device: the rungs of the ladder, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,6 +175,36 @@ unsafe impl HostSource for ChunkSource {
 
     fn len_bytes(&self) -> usize {
         self.0.len_bytes()
+    }
+}
+
+/// A ring that no reader fills, as a source that any number of copies share: what measuring a link needs.
+#[derive(Debug, Clone)]
+pub struct StillRing(Arc<RingMemory>);
+
+impl StillRing {
+    /// Takes the ring away from readers for good.
+    #[must_use]
+    pub fn new(ring: RingMemory) -> StillRing {
+        StillRing(Arc::new(ring))
+    }
+
+    /// The rung it is on.
+    #[must_use]
+    pub fn rung(&self) -> Rung {
+        self.0.rung()
+    }
+}
+
+// SAFETY: `new` took the ring by value and gives it to nobody, so no reader writes to it: its bytes, zeroed when
+// they were mapped, are never modified. The ring stays mapped and in place until the last clone is dropped.
+unsafe impl HostSource for StillRing {
+    fn as_ptr(&self) -> *const u8 {
+        self.0.ptr.as_ptr()
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.0.len_bytes
     }
 }
 

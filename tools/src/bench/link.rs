@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use spoc_driver::{CopyRange, Device, Event, HostMemory, HostMemoryOptions, Segment, Stream, StreamOptions};
+use spoc_bridge::{RingMemory, Rung, StillRing};
+use spoc_driver::{CopyRange, Device, Event, HostSource, Segment, Stream, StreamOptions};
 
 use crate::cli::BenchLinkArgs;
 use crate::devices::Found;
@@ -22,6 +23,8 @@ struct Report {
     device: String,
     uuid: String,
     pinned: bool,
+    /// How the ring is known to the device, as in `load`.
+    ring: &'static str,
     staging_bytes: u64,
     prepare_seconds: f64,
     /// The best of `sizes`.
@@ -49,8 +52,9 @@ pub fn run(args: &BenchLinkArgs, out: Out) -> Result<u8> {
         let message = format!("--staging-bytes {}: at least {} are needed", args.staging_bytes, SIZES[0]);
         return Err(Failure::new("staging_too_small", message));
     }
-    let ring = HostMemory::allocate(ring_bytes, HostMemoryOptions::default())?;
-    let pin = device.pin(&ring).inspect_err(|error| tracing::warn!(%error, "the ring is not pinned")).ok();
+    // On the same rung as a load's ring, so that the two compare.
+    let ring = StillRing::new(RingMemory::allocate(&device, ring_bytes)?);
+    let rung = ring.rung();
     let target = device.allocate(args.staging_bytes)?;
     let link = Link::new(&device, ring, target)?;
     let prepare_seconds = preparing.elapsed().as_secs_f64();
@@ -63,7 +67,8 @@ pub fn run(args: &BenchLinkArgs, out: Out) -> Result<u8> {
         backend: info.backend.as_str(),
         device: info.name.clone(),
         uuid: info.uuid.to_string(),
-        pinned: pin.is_some(),
+        pinned: rung != Rung::Pageable,
+        ring: rung.as_str(),
         staging_bytes: args.staging_bytes,
         prepare_seconds,
         gb_per_s: sizes.iter().map(|rate| rate.gb_per_s).fold(0.0, f64::max),
@@ -75,13 +80,13 @@ pub fn run(args: &BenchLinkArgs, out: Out) -> Result<u8> {
 
 struct Link {
     stream: Stream,
-    ring: HostMemory,
+    ring: StillRing,
     target: Segment,
     batches: [Event; BATCHES],
 }
 
 impl Link {
-    fn new(device: &Device, ring: HostMemory, target: Segment) -> Result<Link> {
+    fn new(device: &Device, ring: StillRing, target: Segment) -> Result<Link> {
         let stream =
             device.create_stream(StreamOptions { non_blocking: true, ..StreamOptions::default() })?;
         let event = || device.create_event();
@@ -132,11 +137,11 @@ impl Link {
 }
 
 fn render(report: &Report) -> String {
-    let pinned = if report.pinned { "pinned" } else { "pageable" };
     let mut text = format!(
-        "{} {} ({pinned} ring of {})",
+        "{} {} ({} ring of {})",
         report.backend,
         report.device,
+        report.ring,
         units::bytes(report.staging_bytes)
     );
     for rate in &report.sizes {
