@@ -1,7 +1,7 @@
 //! An opened device.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::backend::{
     BackendId, Capabilities, DeviceInfo, Foreign, Handle, Limits, MemoryInfo, Probed, StreamOptions, Verdict,
@@ -13,6 +13,7 @@ use crate::launch::Window;
 use crate::ledger::{Ledger, StreamCore};
 use crate::staging::Staging;
 use crate::stream::Stream;
+use crate::sync::Mutex;
 use crate::util::lock;
 
 /// What everything made by a device refers to. Its parts keep it alive, so the order in which they are

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::backend::{BackendId, BackendKind, DeviceInfo, DeviceUuid, Foreign, Probed};
 use crate::device::{Device, DeviceCore};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Mutex;
 use crate::util::lock;
 
 /// Which device.

@@ -1,11 +1,12 @@
 //! Points in streams, to wait for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::backend::Handle;
 use crate::device::DeviceCore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ledger::{InFlight, is_asynchronous, is_over};
+use crate::sync::Mutex;
 use crate::util::lock;
 
 /// A point in a stream. Recording it again moves it; a wait binds at the call to the latest record.

@@ -33,6 +33,7 @@ mod pending;
 mod segment;
 mod staging;
 mod stream;
+mod sync;
 mod util;
 mod vector;
 

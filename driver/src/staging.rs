@@ -2,7 +2,7 @@
 
 mod ring;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::backend::CaptureState;
 use crate::copies::CopyRange;
@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host::PinnedHandle;
 use crate::ledger::StreamCore;
 use crate::stream::Stream;
+use crate::sync::Mutex;
 use crate::util::lock;
 use crate::vector::{Body, Element, Item, Operation, Part, Vector, as_bytes};
 use ring::{Ring, Staged};

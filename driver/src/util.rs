@@ -1,8 +1,9 @@
 //! Small things every file needs.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Locks, poisoned or not: no critical section here leaves its data half-changed when a source's or an
 /// adapter's code unwinds, because none of that code runs inside one.

@@ -1,6 +1,6 @@
 //! The port's operations on the fake machine.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::control::Step;
 use super::ops::{Mark, MemoryId, Op, Place};
@@ -11,6 +11,7 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{HostBuffer, HostMemory, HostMemoryOptions};
+use crate::sync::Mutex;
 use crate::util::{host_len, lock};
 
 pub(super) struct Fake {

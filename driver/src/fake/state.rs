@@ -1,7 +1,7 @@
 //! The fake machine: memory, streams, and what goes wrong in it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::FakeOptions;
@@ -9,6 +9,7 @@ use super::control::{Live, Step};
 use super::ops::{Mark, MemoryId, Op, Place};
 use crate::backend::CaptureState;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::util::lock;
 
 /// What freed memory is filled with.

@@ -1,12 +1,13 @@
 //! Registrations by address, for callers that own their memory by other means: the C interface, frameworks.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::Registry;
 use super::registry::PinRange;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Mutex;
 use crate::util::lock;
 
 /// The registrations of a device that no handle owns, by first address.

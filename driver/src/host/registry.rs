@@ -1,13 +1,14 @@
 //! Which host ranges a device knows: refuses overlaps, and knows what is in flight.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use super::HostMemory;
 use crate::backend::Handle;
 use crate::device::DeviceCore;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::util::lock;
 
 /// The ranges of one device, by first address.

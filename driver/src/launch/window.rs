@@ -3,13 +3,13 @@
 //! An API that is slow to be called is called less often, and with more at a time. Whatever else is asked of the
 //! device hands the window over first, so nobody can tell it from handing each launch over at once.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bound::BoundLaunch;
 use super::submit::submit_locked;
 use crate::device::{Device, DeviceCore};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Mutex;
 use crate::util::lock;
 
 /// Most launches that a window can hold.

@@ -1,13 +1,13 @@
 //! What one stream's enqueued work keeps alive: one entry a submission, retired by a rising sequence.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::Payload;
 use crate::error::{Error, Result};
 use crate::host::PinUse;
 use crate::segment::Segment;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::util::lock;
 
 /// Entries a stream has room for before it has to allocate.

@@ -4,8 +4,7 @@ mod in_flight;
 mod payload;
 mod users;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 pub(crate) use in_flight::InFlight;
 pub(crate) use payload::Payload;
@@ -15,6 +14,8 @@ use crate::device::DeviceCore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::segment::Segment;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::util::lock;
 
 /// A stream as the ledger sees it. Outlives the user's handle while work is pending.

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{HostSource, PinnedHandle, SinkLoan};
 use crate::ledger::StreamCore;
+use crate::sync::{Condvar, Mutex};
 use crate::util::lock;
 
 /// Blocks begin at multiples of this, so that two never share a cache line.
