@@ -6,6 +6,7 @@
 mod common;
 
 use common::{layers, native, open, pump, write_model};
+use crossbeam_channel::{Receiver, bounded};
 use spoc_cache::load::{LoadOptions, load_model};
 use spoc_cache::{Acquire, CacheOptions, Catalogue, GroupRules, Pump, PumpOptions, SlotCache};
 use spoc_driver::fake::{self, FakeControl, FakeOptions, WaitMode};
@@ -14,7 +15,7 @@ use spoc_io::{Faults, IoMode, Model, WeightFile};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Does something when a read at or behind an offset is answered.
@@ -77,6 +78,50 @@ fn a_reader_that_fails_mid_load() {
     // The same pump loads it at the second try.
     let loaded = load_model(&pump, &model, &LoadOptions::default()).unwrap();
     assert_eq!(loaded.verify(&model).unwrap(), model.tensor_bytes());
+}
+
+/// One read hangs until told otherwise; a later one fails.
+struct HangThenFail {
+    answered: AtomicU32,
+    go_on: Receiver<()>,
+}
+
+impl Faults for HangThenFail {
+    fn answer(&self, answer: Result<usize, i32>, _file: &WeightFile, _offset: u64) -> Result<usize, i32> {
+        match self.answered.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                let _ = self.go_on.recv();
+                answer
+            }
+            3 => Err(5),
+            _ => answer,
+        }
+    }
+}
+
+#[test]
+fn a_read_that_hangs_does_not_hide_the_error_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, model) = model(&folder);
+    let device = native();
+    let mut options = PumpOptions::new(IoMode::Pread, 512 << 10).unwrap();
+    let (release, go_on) = bounded(0);
+    options.reader.threads = 4;
+    options.reader.faults = Some(Arc::new(HangThenFail { answered: AtomicU32::new(0), go_on }));
+    let pump = Pump::start(&device, options).unwrap();
+    let (said, heard) = bounded(1);
+    let thread = {
+        let pump = Arc::clone(&pump);
+        std::thread::spawn(move || {
+            let _ = said.send(load_model(&pump, &model, &LoadOptions::default()).map(drop));
+        })
+    };
+    // The read still hangs when the error must have been told.
+    let outcome = heard.recv_timeout(Duration::from_secs(20)).expect("the load ends while a read hangs");
+    assert_eq!(outcome.unwrap_err().kind().as_str(), "io_error");
+    drop(release);
+    thread.join().unwrap();
+    nothing_left(&device);
 }
 
 #[test]

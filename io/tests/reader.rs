@@ -145,6 +145,13 @@ fn every_mode_brings_every_byte_cold_and_warm() {
 
 /// Asks the kernel to forget the files' pages; without effect on some file systems.
 #[test]
+fn a_route_that_is_stale_at_once_is_still_taken() {
+    let fixture = Fixture::new(&LENGTHS);
+    let options = ReaderOptions { residency_fresh: Duration::ZERO, ..options(IoMode::Auto) };
+    assert!(load(&reader(4, options), &fixture.plan(), &LENGTHS).unwrap() == fixture.bytes);
+}
+
+#[test]
 fn the_next_file_may_begin_before_the_last_one_ended() {
     let fixture = Fixture::new(&[400_000, 200_000]);
     let late = Extent { file: 0, offset: 300_000, len_bytes: 100_000 };

@@ -173,6 +173,9 @@ struct LoadState {
     error: Option<Error>,
 }
 
+/// How long a failed load waits for its reads in flight.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
 /// Waits for one job.
 struct LoadSink {
     state: Mutex<LoadState>,
@@ -187,11 +190,16 @@ impl LoadSink {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the job's end; once it failed, for [`AFTER_FAILURE`] at most, because a read that hangs must not hide
+    /// an error that is there. What is in flight keeps its memory by itself.
     fn wait(&self) -> Result<()> {
         let mut state = self.lock();
-        while !state.ended {
+        while !state.ended && state.error.is_none() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        let open = |state: &mut LoadState| !state.ended;
+        let waited = self.changed.wait_timeout_while(state, AFTER_FAILURE, open);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match state.error.take() {
             Some(error) => Err(error),
             None if state.published => Ok(()),
@@ -212,6 +220,7 @@ impl Sink for LoadSink {
 
     fn failed(&self, _tag: u64, error: &Error, _in_copy: bool) {
         self.lock().error.get_or_insert_with(|| error.clone());
+        self.changed.notify_all();
     }
 
     fn ended(&self, _tag: u64) {

@@ -85,17 +85,25 @@ impl Reader {
             process: std::process::id(),
         };
         reader.start_ring(&outlet, &alive_token);
-        for number in 0..reader.pool_threads {
-            let (shared, outlet, token) = (Arc::clone(&reader.shared), outlet.clone(), alive_token.clone());
-            let (ladder, node) = (reader.ladder, reader.options.numa_node);
+        reader.start_pool(&outlet, alive_token)?;
+        Ok(reader)
+    }
+
+    /// Takes the last token that is not a thread's: if a thread cannot be started, dropping the reader waits for those
+    /// that were, and for nothing else.
+    fn start_pool(&mut self, outlet: &Outlet, alive: Sender<()>) -> Result<()> {
+        for number in 0..self.pool_threads {
+            let (shared, outlet, token) = (Arc::clone(&self.shared), outlet.clone(), alive.clone());
+            let (ladder, node) = (self.ladder, self.options.numa_node);
             let thread = std::thread::Builder::new().name(format!("spoc-read-{number}")).spawn(move || {
                 bind(node, &shared.counters);
                 pool::run(&shared, &ladder, &outlet);
                 drop(token);
             });
-            reader.threads.push(thread.map_err(|e| Error::from_os(e, "starting a reading thread"))?);
+            self.threads.push(thread.map_err(|e| Error::from_os(e, "starting a reading thread"))?);
         }
-        Ok(reader)
+        drop(alive);
+        Ok(())
     }
 
     fn start_ring(&mut self, outlet: &Outlet, alive: &Sender<()>) {

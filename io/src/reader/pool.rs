@@ -10,8 +10,8 @@ use super::progress::{Progress, Step};
 use super::queue::{Next, Shared, Work};
 use super::report::{IoPath, add};
 use super::{Outlet, chunk::Chunk};
-use crate::Result;
 use crate::file::WeightFile;
+use crate::{ErrorKind, Result};
 
 /// The loop of one thread.
 pub(super) fn run(shared: &Arc<Shared>, ladder: &Ladder, outlet: &Outlet) {
@@ -44,7 +44,7 @@ fn carry_out(
     let planned = &plan.reads()[ticket.read as usize];
     let file = &plan.files()[planned.file as usize];
     let counters = &shared.counters;
-    let mut progress = Progress::new(route.direct && open_direct(file, shared, direct));
+    let mut progress = Progress::new(route.direct && open_direct(file, shared, direct)?);
     loop {
         let (start, end) = progress.range(planned, file);
         let source = match direct {
@@ -76,23 +76,31 @@ fn carry_out(
     }
 }
 
-/// Has the file open for direct reads in `held`, or says why not.
-fn open_direct(file: &Arc<WeightFile>, shared: &Shared, held: &mut Option<(Arc<WeightFile>, File)>) -> bool {
+/// Has the file open for direct reads in `held`; false if the file refuses them.
+///
+/// # Errors
+/// What says nothing about the file's direct reads: it changed, or the process is out of descriptors.
+fn open_direct(
+    file: &Arc<WeightFile>,
+    shared: &Shared,
+    held: &mut Option<(Arc<WeightFile>, File)>,
+) -> Result<bool> {
     if file.refuses_direct() {
-        return false;
+        return Ok(false);
     }
     if held.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, file)) {
-        return true;
+        return Ok(true);
     }
     match file.open_direct() {
         Ok(descriptor) => {
             *held = Some((Arc::clone(file), descriptor));
-            true
+            Ok(true)
         }
+        Err(error) if matches!(error.kind(), ErrorKind::Changed | ErrorKind::TooManyOpenFiles) => Err(error),
         Err(error) => {
             file.refuse_direct();
             shared.counters.demoted(IoPath::PreadBuffered, Some(file.path()), error.message());
-            false
+            Ok(false)
         }
     }
 }

@@ -11,6 +11,7 @@ impl Engine {
     /// The kernel takes no more calls on the ring: everything queued fails, and nothing in flight is freed.
     pub(super) fn give_up(&mut self, error: &io::Error) {
         tracing::error!(%error, "io_uring_enter failed; the ring's reads fail from here on");
+        self.broken = true;
         let failed = || Error::new(ErrorKind::IoError, format!("io_uring_enter failed: {error}"));
         for index in 0..self.ops.len() {
             if let Some(op) = self.ops[index].take() {
@@ -34,6 +35,11 @@ impl Engine {
 impl Drop for Engine {
     /// Nothing that the kernel may still write to is freed: not after a panic either.
     fn drop(&mut self) {
+        if self.broken {
+            // What was in flight is forgotten already; the kernel may still write the wake's value.
+            std::mem::forget(std::mem::take(&mut self.wake_value));
+            return;
+        }
         while self.wake_armed || self.in_flight() > 0 {
             if self.wake_armed {
                 self.shared.ring_wake().wake();

@@ -68,6 +68,8 @@ pub(super) struct Engine {
     pub(super) wake_armed: bool,
     /// Where the armed read of the eventfd lands; boxed, so that it stays in place.
     pub(super) wake_value: Box<u64>,
+    /// The kernel takes no more calls on the ring.
+    pub(super) broken: bool,
 }
 
 impl Engine {
@@ -82,7 +84,8 @@ impl Engine {
             Err("registered buffers are switched off".to_owned())
         };
         if let Err(reason) = &registered {
-            tracing::warn!(reason, "reads go to plain memory");
+            // Known to whoever asks for the report; with the usual limits every unprivileged load comes here.
+            tracing::info!(reason, "reads go to plain memory");
         }
         let how = match &registered {
             Ok(_) => "io_uring with registered buffers".to_owned(),
@@ -108,6 +111,7 @@ impl Engine {
             waits_can_end,
             wake_armed: false,
             wake_value: Box::new(0),
+            broken: false,
         })
     }
 
@@ -171,7 +175,7 @@ impl Engine {
         let mut direct = work.route.direct && !file.refuses_direct();
         let mut slot = self.files.acquire(&self.ring, &file, direct);
         if let (true, Err(error)) = (direct, &slot)
-            && error.kind() != ErrorKind::Changed
+            && !matches!(error.kind(), ErrorKind::Changed | ErrorKind::TooManyOpenFiles)
         {
             file.refuse_direct();
             self.shared.counters.demoted(IoPath::UringBuffered, Some(file.path()), error.message());
@@ -182,6 +186,7 @@ impl Engine {
             Ok(slot) => {
                 if let Err(error) = self.test_fixed_reads(&work, slot, direct) {
                     // Nothing is known of the reads into the chunk: it must never be used again.
+                    self.files.release(slot);
                     let ticket = work.ticket;
                     std::mem::forget(work);
                     let error = Error::from_os(error, "checking registered memory");

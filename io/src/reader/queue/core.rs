@@ -90,7 +90,8 @@ impl Core {
             reserve,
             starved: [None; 2],
             overtaken: 0,
-            fresh: options.residency_fresh,
+            // A route that is stale as soon as it is made would be made for ever.
+            fresh: options.residency_fresh.max(Duration::from_millis(1)),
         }
     }
 
