@@ -15,8 +15,8 @@
 //! # Locks
 //!
 //! Taken in this order, where more than one is held: a stream's submissions → an event's record → a
-//! stream's entries. The ledger's list of streams, the spare events and the registry of pinned ranges are
-//! held alone. Sources and segments are dropped with none held.
+//! stream's entries; and registrations by address → the registry of pinned ranges. The ledger's list of streams
+//! and the spare events are held alone. Sources and segments are dropped with none held.
 
 pub mod backend;
 mod copies;

@@ -248,3 +248,30 @@ fn release_is_refused_until_the_copy_has_run() {
         assert_clean(&control);
     });
 }
+
+#[test]
+fn an_unregistered_range_is_in_no_copy_of_another_thread() {
+    explore(|| {
+        let (device, control) = deferred();
+        let source = control.source(vec![0; 64]);
+        let base = source.as_ptr().cast_mut();
+        let segment = device.allocate(4).unwrap();
+        let stream = stream(&device);
+        // SAFETY: the bytes of a watched source live as long as the fake machine.
+        unsafe { device.register_raw(base, 64) }.unwrap();
+        let address = base.expose_provenance();
+        let unregister = {
+            let (device, control) = (device.clone(), control.clone());
+            thread::spawn(move || match device.unregister_raw(address, 64) {
+                Ok(()) => assert_eq!(control.live().pinned, 0, "still registered"),
+                Err(error) => assert_eq!(*error.kind(), ErrorKind::InFlight),
+            })
+        };
+        stream.copy_to_device(source, &[whole(&segment, 4)]).unwrap();
+        join([unregister]);
+        control.run_all();
+        stream.query().unwrap();
+        drop((stream, segment, device));
+        assert_clean(&control);
+    });
+}

@@ -31,7 +31,7 @@ fn release(range: &mut Option<Arc<PinRange>>) -> Result<()> {
     let Some(held) = range else { return Ok(()) };
     // What has run but was not retired yet must not refuse the release.
     held.core().share().collect();
-    if held.is_in_flight() {
+    if !held.core().registry.end(held) {
         return Err(
             Error::new(ErrorKind::InFlight, "releasing pinned memory").with("bytes", held.len_bytes())
         );

@@ -63,6 +63,9 @@ impl Device {
                 .with("range", "only a part of what was registered")
                 .with("registered_bytes", known.len_bytes()));
         }
+        if !self.core().registry.end(&known) {
+            return Err(Error::new(ErrorKind::InFlight, DOING).with("bytes", known.len_bytes()));
+        }
         let gone = raw.remove(&address);
         drop(raw);
         drop((gone, known));

@@ -173,6 +173,19 @@ impl Registry {
         }))
     }
 
+    /// Ends the use of a range by copies to come; false while one is in flight. Looked at and ended under one
+    /// lock: a copy from another thread either is seen here, or does not get the range any more.
+    pub(crate) fn end(&self, range: &PinRange) -> bool {
+        let mut ranges = lock(&self.ranges);
+        if range.is_in_flight() {
+            return false;
+        }
+        if let Some(entry) = ranges.get_mut(&range.start) {
+            entry.range = Weak::new();
+        }
+        true
+    }
+
     /// A registered range that shares a byte with this one.
     pub(crate) fn overlapping(&self, start: usize, len_bytes: usize) -> Option<Arc<PinRange>> {
         let ranges = lock(&self.ranges);
