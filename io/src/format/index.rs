@@ -1,11 +1,12 @@
 //! Models of several files: a shard index says which file holds which tensor, or the files' names say they belong
 //! together.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{index_json, safetensors, sniff};
+use super::index_json::{self, Assigned};
+use super::{safetensors, sniff};
 use crate::error::quoted;
 use crate::file::WeightFile;
 use crate::model::Metadata;
@@ -16,24 +17,28 @@ use crate::{Error, ErrorKind, Format, Model, OpenOptions, Result, Tensor};
 /// # Errors
 /// The index's own errors, and those of its files; each names the file it concerns.
 pub(super) fn open(index_path: &Path, root: &Path, options: &OpenOptions) -> Result<Model> {
-    let weight_map = read(index_path, options).map_err(|e| e.in_file(index_path))?;
-    let mut shards: BTreeMap<&str, HashSet<&str>> = BTreeMap::new();
+    let text = read(index_path, options).map_err(|e| e.in_file(index_path))?;
+    let mut weight_map = parse(&text).map_err(|e| e.in_file(index_path))?;
     for (tensor, shard) in &weight_map {
         check_name(tensor, shard).map_err(|e| e.in_file(index_path))?;
-        shards.entry(shard).or_default().insert(tensor);
     }
+    // By shard, then by name: sorted once, nothing is copied or hashed.
+    weight_map.sort_unstable_by(|(tensor_a, a), (tensor_b, b)| (a, tensor_a).cmp(&(b, tensor_b)));
+    let shards: Vec<&[Assigned<'_>]> = weight_map.chunk_by(|(_, a), (_, b)| a == b).collect();
     let folder = index_path.parent().unwrap_or(Path::new(""));
-    let paths: Vec<PathBuf> = shards.keys().map(|shard| folder.join(shard)).collect();
+    let paths: Vec<PathBuf> = shards.iter().map(|shard| folder.join(shard[0].1.as_ref())).collect();
     let mut found = open_files(&paths, ErrorKind::MissingShard, options)?;
-    for (file, ((shard, wanted), parsed)) in shards.iter().zip(&mut found.parsed).enumerate() {
-        parsed.retain(|t| wanted.contains(t.name.as_str()));
+    for (file, (wanted, parsed)) in shards.iter().zip(&mut found.parsed).enumerate() {
+        let place = |name: &str| wanted.binary_search_by(|(tensor, _)| tensor.as_ref().cmp(name)).ok();
+        parsed.retain(|t| place(&t.name).is_some());
         if parsed.len() < wanted.len() {
-            let held: HashSet<&str> = parsed.iter().map(|t| t.name.as_str()).collect();
-            let name = wanted.iter().filter(|n| !held.contains(*n)).min().copied().unwrap_or_default();
+            let mut held = vec![false; wanted.len()];
+            parsed.iter().filter_map(|t| place(&t.name)).for_each(|at| held[at] = true);
+            let absent = held.iter().position(|held| !held).unwrap_or(0);
             let message = format!(
                 "the index promises tensor {} in {}, which does not hold it",
-                quoted(name),
-                quoted(shard)
+                quoted(&wanted[absent].0),
+                quoted(&wanted[absent].1)
             );
             return Err(Error::new(ErrorKind::MissingTensor, message).in_file(&paths[file]));
         }
@@ -102,7 +107,7 @@ fn open_files(paths: &[PathBuf], absent: ErrorKind, options: &OpenOptions) -> Re
     Ok(opened)
 }
 
-fn read(path: &Path, options: &OpenOptions) -> Result<Vec<(String, String)>> {
+fn read(path: &Path, options: &OpenOptions) -> Result<Vec<u8>> {
     let file = WeightFile::open(path)?;
     let size = file.len_bytes();
     if size > options.index_bytes_max {
@@ -111,10 +116,14 @@ fn read(path: &Path, options: &OpenOptions) -> Result<Vec<(String, String)>> {
     }
     let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
     file.read_exact_at(&mut text, 0)?;
-    if let Some(pointer) = sniff::recognise(&text).filter(|e| e.kind() == ErrorKind::LfsPointer) {
+    Ok(text)
+}
+
+fn parse(text: &[u8]) -> Result<Vec<Assigned<'_>>> {
+    if let Some(pointer) = sniff::recognise(text).filter(|e| e.kind() == ErrorKind::LfsPointer) {
         return Err(pointer);
     }
-    let weight_map = index_json::read_index(&text)?;
+    let weight_map = index_json::read_index(text)?;
     if weight_map.is_empty() {
         return Err(Error::new(ErrorKind::IndexInvalid, "'weight_map' is empty"));
     }
