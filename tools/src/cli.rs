@@ -7,6 +7,7 @@ use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use crate::demo::model::LAYERS;
 use crate::failure::Failure;
 use crate::out::{Out, write_line};
 use crate::units::parse_size;
@@ -127,8 +128,8 @@ pub struct DemoArgs {
     /// How many times all layers are visited in order
     #[arg(long, env = "SPOC_DEMO_ROUNDS", default_value_t = 4, value_name = "N")]
     pub rounds: u32,
-    /// How many slots the layers share [default: three quarters of the layers]
-    #[arg(long, env = "SPOC_DEMO_SLOTS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// How many slots the 12 layers share, 1 to 12 [default: 9]
+    #[arg(long, env = "SPOC_DEMO_SLOTS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(LAYERS)))]
     pub slots: Option<u32>,
     /// Which layer leaves when a slot is needed
     #[arg(long, env = "SPOC_DEMO_POLICY", value_enum, default_value_t = Policy::Cycle)]
@@ -296,6 +297,21 @@ mod tests {
         for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
             assert!(sub.get_about().is_some(), "{}", sub.get_name());
         }
+    }
+
+    #[test]
+    fn slots_of_the_demo_are_at_most_its_layers() {
+        let slots = |slots: &str| Cli::try_parse_from(["spoc-loader", "demo", "--slots", slots]);
+        assert!(slots("1").is_ok() && slots(&LAYERS.to_string()).is_ok());
+        for wrong in ["0", "13", "4294967295", "4294967296"] {
+            let line = mistake(&slots(wrong).expect_err(wrong).render().to_string());
+            assert!(line.contains(wrong), "{line}");
+        }
+        let mut command = Cli::command();
+        command.build();
+        let help = command.find_subcommand_mut("demo").expect("demo").render_help().to_string();
+        let said = format!("{LAYERS} layers share, 1 to {LAYERS} [default: {}]", LAYERS * 3 / 4);
+        assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said), "{help}");
     }
 
     #[test]

@@ -168,7 +168,7 @@ pub fn run(args: &LoadArgs, out: Out) -> Result<u8> {
     let start = Instant::now();
     let model = open_model(&args.model, &OpenOptions::default())?;
     let device = Found::for_args(&args.device)?.open(&args.device)?;
-    let pump = start_pump(&device, args.io, args.staging_bytes, publish::counters(0, &interrupt))?;
+    let pump = start_pump(&device, args.io, args.staging_bytes, publish::counters(0, &interrupt)?)?;
     let (loaded, mut report) = load(&pump, &model, args.tensors.clone(), start, out)?;
     if args.check {
         report.check = Some(check(&loaded, &model)?);

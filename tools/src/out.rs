@@ -11,7 +11,8 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::failure::Failure;
+use crate::failure::{EXIT_FAILURE, Failure};
+use crate::process;
 
 /// How this run answers.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +45,11 @@ impl Out {
 
     /// Reports `failure` and returns the exit code.
     pub fn fail(self, failure: &Failure) -> u8 {
-        if self.json {
-            json_line(&json!({ "error": failure }));
+        if self.json
+            && let Err(error) = try_line(&json!({ "error": failure }))
+        {
+            // What went wrong first is what the user has to know, and the line below says it.
+            tracing::debug!(%error, "standard output");
         }
         // Standard error may be gone; the exit code still tells.
         let _ = writeln!(io::stderr(), "error: {}", failure.message);
@@ -61,19 +65,23 @@ pub fn json_line<T: Serialize>(value: &T) {
     }
 }
 
-/// Prints one line on standard output at once, so that a reader of a pipe sees each line as it is made.
+/// Prints one line on standard output at once, so that a reader of a pipe sees each line as it is made. Where that is
+/// not possible the process ends, and what was promised to be temporary goes first.
 pub fn write_line(text: &dyn Display) {
-    let mut stdout = io::stdout().lock();
-    let done = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
-    match done {
+    match try_line(text) {
         Ok(()) => {}
         // The reader (`head`, a pager) has what it wants: end as a program without a handler for SIGPIPE would.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(128 + 13),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => process::end(128 + 13),
         Err(error) => {
             note(format_args!("error: standard output: {error}"));
-            std::process::exit(2);
+            process::end(EXIT_FAILURE);
         }
     }
+}
+
+fn try_line(text: &dyn Display) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{text}").and_then(|()| stdout.flush())
 }
 
 /// A remark beside the answer, on standard error.

@@ -3,7 +3,7 @@
 use std::panic::PanicHookInfo;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::signal::{SigSet, Signal, raise};
@@ -81,10 +81,12 @@ pub fn thread_cpu_seconds(prefixes: &[&str]) -> f64 {
         let spent = read(&folder, "schedstat").split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
         spent.unwrap_or(0.0) / 1e9
     };
-    threads.map(|entry| of_one(entry.path())).sum()
+    // The sum of nothing is -0.0.
+    threads.map(|entry| of_one(entry.path())).fold(0.0, |all, one| all + one)
 }
 
-/// Ends a run politely on Ctrl-C, SIGTERM or SIGHUP: what was promised to be temporary is removed.
+/// Ends a run politely on Ctrl-C, SIGTERM or SIGHUP, and when standard output fails: what was promised to be temporary
+/// is removed.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     state: Arc<State>,
@@ -96,11 +98,35 @@ struct State {
     doomed: Mutex<Vec<PathBuf>>,
 }
 
+/// The one that [`end`] asks what to remove.
+static WATCHING: OnceLock<Interrupt> = OnceLock::new();
+
+/// Ends this process with `code` from wherever it is; what was promised to be temporary is removed first.
+pub fn end(code: u8) -> ! {
+    if let Some(interrupt) = WATCHING.get() {
+        interrupt.remove_all();
+    }
+    std::process::exit(code.into())
+}
+
+/// Of `signals`, those that whoever started this process did not tell it to ignore, as `nohup` and a shell's `&` do.
+fn not_ignored(signals: &[Signal], status: &str) -> Vec<Signal> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    signals.iter().copied().filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0).collect()
+}
+
 impl Interrupt {
-    /// Starts watching. Call before any other thread starts, because the signals are blocked for the threads to come.
+    /// Starts watching. Call once, and before any other thread starts, because the signals are blocked for the threads to
+    /// come. Signals that the process was started to ignore stay ignored.
     pub fn watch() -> Interrupt {
-        let interrupt = Interrupt { state: Arc::default() };
-        let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+        let interrupt = WATCHING.get_or_init(|| Interrupt { state: Arc::default() }).clone();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let signals = not_ignored(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP], &status);
+        if signals.is_empty() {
+            return interrupt;
+        }
+        let signals: SigSet = signals.into_iter().collect();
         let watcher = interrupt.clone();
         let started = signals.thread_block().is_ok()
             && std::thread::Builder::new()
@@ -114,7 +140,7 @@ impl Interrupt {
         interrupt
     }
 
-    /// Removes `path`, a file or a folder, when a signal ends the run.
+    /// Removes `path`, a file or a folder, when a signal or a failing standard output ends the run.
     pub fn remove_at_exit(&self, path: PathBuf) {
         self.state.doomed.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
@@ -132,12 +158,16 @@ impl Interrupt {
         }
     }
 
-    fn wait(&self, signals: &SigSet) {
-        let Ok(signal) = signals.wait() else { return };
+    fn remove_all(&self) {
         self.state.stopping.store(true, Ordering::Relaxed);
         for path in self.state.doomed.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             remove(&path);
         }
+    }
+
+    fn wait(&self, signals: &SigSet) {
+        let Ok(signal) = signals.wait() else { return };
+        self.remove_all();
         // The default action of the signal itself ends the process, so that a shell sees why.
         let _ = signals.thread_unblock();
         let _ = raise(signal);
@@ -155,4 +185,26 @@ fn remove(path: &std::path::Path) {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     out::note(format_args!("{} could not be removed", path.display()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_ignored_from_the_start_are_not_watched() {
+        let all = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+        let left = |mask: &str| not_ignored(&all, &format!("Name:\tx\nSigIgn:\t{mask}\nSigCgt:\t0\n"));
+        assert_eq!(left("0000000000001000"), all);
+        assert_eq!(left("0000000000000001"), [Signal::SIGINT, Signal::SIGTERM]);
+        assert_eq!(left("0000000000000003"), [Signal::SIGTERM]);
+        assert_eq!(left("ffffffffffffffff"), []);
+        assert_eq!(not_ignored(&all, ""), all);
+    }
+
+    #[test]
+    fn no_thread_costs_a_plain_zero() {
+        assert!(thread_cpu_seconds(&["there is no such thread"]).is_sign_positive());
+        assert!(cpu_seconds().is_sign_positive());
+    }
 }

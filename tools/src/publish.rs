@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use spoc_cache::stats::{CounterStore, Counters, Identity, layout};
 use spoc_page::{Page, ProcessIdentity};
 
+use crate::failure::{Failure, Result};
 use crate::process::Interrupt;
 
 /// A page as the cache wants its counters' store.
@@ -17,16 +18,25 @@ impl CounterStore for PageStore {
     }
 }
 
+/// More slots than this in one process is a mistake: their records alone would take 64 MiB.
+pub const SLOTS_MAX: usize = 1 << 20;
+
 /// Counters with room for `slots_max` slots, on a published page; on the heap, with a warning, where none can be made.
 /// The page goes when the last clone of the counters does, or when `interrupt` ends the process.
-pub fn counters(slots_max: usize, interrupt: &Interrupt) -> Counters {
-    match on_page(slots_max, interrupt) {
+///
+/// # Errors
+/// `usage` for more than [`SLOTS_MAX`] slots; nothing has been allocated then.
+pub fn counters(slots_max: usize, interrupt: &Interrupt) -> Result<Counters> {
+    if slots_max > SLOTS_MAX {
+        return Err(Failure::usage(format_args!("{slots_max} slots: at most {SLOTS_MAX} can be counted")));
+    }
+    Ok(match on_page(slots_max, interrupt) {
         Ok(counters) => counters,
         Err(error) => {
             tracing::warn!(%error, "no statistics page: cachestat will not see this process");
             Counters::on_heap(slots_max)
         }
-    }
+    })
 }
 
 fn on_page(slots_max: usize, interrupt: &Interrupt) -> std::io::Result<Counters> {
@@ -40,4 +50,19 @@ fn on_page(slots_max: usize, interrupt: &Interrupt) -> std::io::Result<Counters>
     let path = page.publish()?;
     interrupt.remove_at_exit(path.to_path_buf());
     Ok(counters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_numbers_of_slots_are_refused_before_anything_is_allocated() {
+        let interrupt = Interrupt::watch();
+        for slots in [SLOTS_MAX + 1, u32::MAX as usize, usize::MAX] {
+            let failure = counters(slots, &interrupt).expect_err("too many");
+            assert_eq!(failure.kind, "usage");
+            assert!(failure.message.contains("1048576"), "{failure}");
+        }
+    }
 }

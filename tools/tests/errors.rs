@@ -103,6 +103,8 @@ fn bad_options() {
         (&["bench", "read", path, "--chunk-bytes", "0"], "usage"),
         (&["bench", "read", "/dev/zero"], "not_a_regular_file"),
         (&["demo", "--slots", "0"], "usage"),
+        (&["demo", "--slots", "13"], "usage"),
+        (&["demo", "--slots", "4294967295"], "usage"),
         (&["demo", "--dir", "/nonexistent"], "not_found"),
     ];
     for (args, expected) in table {
@@ -150,4 +152,27 @@ fn a_reader_that_leaves_is_no_panic() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(stderr(&output), "");
     assert_eq!(output.status.code(), Some(141));
+}
+
+#[test]
+fn a_folder_for_the_demo_that_cannot_be_is_the_one_the_user_gave() {
+    let place = Place::new();
+    let file = place.write("file", b"x");
+    for dir in ["/nonexistent", file.to_str().unwrap()] {
+        let mut command = place.loader();
+        command.args(["demo", "--dir", dir]);
+        let (_, message) = failure(command, 2);
+        assert!(message.starts_with(&format!("{dir}: ")) && !message.contains("spoc-demo-"), "{message}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_even_when_standard_output_fails_too() {
+    let place = Place::new();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let missing = place.path("missing.safetensors");
+    let output = place.loader().arg("load").arg(missing).arg("--json").stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = stderr(&output);
+    assert!(told.contains("missing.safetensors") && told.lines().count() == 1, "{told}");
 }

@@ -1,6 +1,6 @@
 //! `spoc-loader demo`: the whole way of a byte, on any machine, in a few seconds.
 
-mod model;
+pub(crate) mod model;
 mod visits;
 
 use std::path::Path;
@@ -53,7 +53,7 @@ pub fn run(args: &DemoArgs, out: Out) -> Result<u8> {
     let native = DeviceArgs { backend: Some(BackendKind::Native.to_string()), device: None };
     let device = Found::for_args(&native)?.open(&native)?;
     let slots = args.slots.unwrap_or(model::LAYERS * 3 / 4);
-    let counters = publish::counters(slots as usize, &interrupt);
+    let counters = publish::counters(slots as usize, &interrupt)?;
     let pump = load::start_pump(&device, Io::Auto, STAGING_BYTES, counters)?;
 
     let (loaded, load) = load::load(&pump, &files, None, start, out)?;
@@ -90,8 +90,11 @@ fn temporary(parent: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("spoc-demo-").tempdir_in(parent);
     // The system's error names a random folder; the user gave the one above it.
     made.map_err(|error| {
-        let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<std::io::Error>());
-        Failure::io(parent, "making a temporary folder", cause.unwrap_or(&error))
+        let cause = match std::fs::metadata(parent) {
+            Err(error) => error,
+            Ok(_) => std::io::Error::from(error.kind()),
+        };
+        Failure::io(parent, "making a temporary folder", &cause)
     })
 }
 
