@@ -36,7 +36,7 @@ impl Sample {
     /// How long ago the writer last showed life.
     fn heartbeat_age(&self) -> Duration {
         let beat = Duration::from_nanos(self.header.created_unix_ns)
-            + Duration::from_nanos(self.header.heartbeat_ns);
+            .saturating_add(Duration::from_nanos(self.header.heartbeat_ns));
         self.unix.saturating_sub(beat)
     }
 }
@@ -77,7 +77,8 @@ impl Interval {
 
     fn hit_percent(&self) -> Option<f64> {
         let (hits, misses) = (self.count(Counter::Hits), self.count(Counter::Misses));
-        let all = hits + misses;
+        // A damaged page may hold anything.
+        let all = hits.saturating_add(misses);
         (all > 0).then(|| hits as f64 * 100.0 / all as f64)
     }
 
@@ -147,5 +148,30 @@ impl fmt::Display for Interval {
             write!(f, "  no heartbeat for {:.0} s", silent.as_secs_f64())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use spoc_cache::stats::layout;
+
+    #[test]
+    fn a_page_of_nothing_but_large_numbers_is_shown() {
+        let words: Vec<AtomicU64> = (0..layout::page_words(2)).map(|_| AtomicU64::new(u64::MAX)).collect();
+        words[layout::H_MAGIC].store(layout::MAGIC, Relaxed);
+        words[layout::H_VERSION].store(layout::VERSION, Relaxed);
+        words[layout::H_SLOTS_MAX].store(2, Relaxed);
+        let sample = Sample::take(&Reader::new(&words).expect("a page"));
+        let interval = Interval::since_start(sample.clone());
+        assert_eq!(interval.hit_percent(), Some(100.0), "as much as can be said");
+        assert_eq!(interval.json(1, None)["hits"], u64::MAX);
+        assert!(interval.to_string().contains("18446744073709551615"));
+        let nothing = Interval::between(&sample, sample.clone());
+        assert_eq!(nothing.hit_percent(), None);
+        assert!(crate::slots::table(&Reader::new(&words).expect("a page")).to_string().contains("SLOT"));
     }
 }

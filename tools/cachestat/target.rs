@@ -47,8 +47,11 @@ pub fn find(wanted: Option<&str>) -> Result<Target> {
     spoc_page::remove_stale();
     let live: Vec<Entry> = spoc_page::list().into_iter().filter(|entry| entry.live).collect();
     let entry = choose(&live, wanted)?.clone();
-    let view =
-        View::open(&entry.path).map_err(|error| Failure::io(&entry.path, "statistics page", &error))?;
+    let view = View::open(&entry.path).map_err(|error| match error.kind() {
+        // This error names the file already.
+        std::io::ErrorKind::InvalidData => Failure::new("damaged_page", error).at(&entry.path),
+        _ => Failure::io(&entry.path, "statistics page", &error),
+    })?;
     Ok(Target { entry, view })
 }
 

@@ -250,6 +250,26 @@ fn no_target_and_wrong_version_have_their_exit_codes() {
 }
 
 #[test]
+fn pages_of_lengths_that_none_has_are_damaged() {
+    use nix::fcntl::{Flock, FlockArg};
+    let place = Place::new();
+    std::fs::create_dir(place.path("run")).expect("folder");
+    let process = spoc_page::ProcessIdentity::current().expect("identity");
+    let path = place.path("run").join(spoc_page::PageName { process, number: 0 }.to_string());
+    for len_bytes in [0, 8, 12, 4096, 1 << 31] {
+        let file = std::fs::File::create(&path).expect("create");
+        file.set_len(len_bytes).expect("length");
+        let held = Flock::lock(file, FlockArg::LockExclusiveNonblock).expect("lock");
+        for args in [&["--once"][..], &["slots"], &[]] {
+            let (kind, message) = failure(with(place.cachestat(), args), 2);
+            assert_eq!(kind, "damaged_page", "{len_bytes}: {message}");
+            assert_eq!(message.matches(".page").count(), 1, "{len_bytes}: {message}");
+        }
+        drop(held);
+    }
+}
+
+#[test]
 fn watching_ends_with_the_process() {
     let place = Place::new();
     let mut demo = Running::start(&mut slow_demo(&place));

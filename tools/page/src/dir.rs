@@ -1,10 +1,13 @@
 //! Where pages live.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
 /// Folders that may hold pages, in the order of preference: `$SPOC_RUNTIME_DIR` alone if set; otherwise
@@ -34,21 +37,68 @@ fn candidates(own: Option<OsString>, xdg: Option<OsString>, uid: u32) -> Vec<Pat
 }
 
 fn everybodys() -> Vec<PathBuf> {
+    everybodys_of(&["/dev/shm", "/tmp"], "/run/user")
+}
+
+/// `shared` hold folders called `spoc-…`, `users` a folder for each user. Links are left out: anybody can make one in a
+/// shared place, to wherever they like.
+fn everybodys_of(shared: &[&str], users: &str) -> Vec<PathBuf> {
     let below = |parent: &str| {
         let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect::<Vec<_>>()
     };
-    let shared = ["/dev/shm", "/tmp"].into_iter().flat_map(below).filter(|path| {
+    let shared = shared.iter().flat_map(|parent| below(parent)).filter(|path| {
         path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("spoc-"))
     });
-    let mut dirs: Vec<PathBuf> = below("/run/user")
+    let mut dirs: Vec<PathBuf> = below(users)
         .into_iter()
         .map(|dir| dir.join("spoc"))
         .chain(shared)
-        .filter(|dir| dir.is_dir())
+        .filter(|dir| std::fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir()))
         .collect();
     dirs.sort();
     dirs
+}
+
+/// An open folder: what is looked at through it is in the folder that was checked, whatever its path leads to by now.
+pub(crate) struct Folder {
+    file: File,
+    owner: u32,
+}
+
+impl Folder {
+    /// Opens a folder; a link to one is none.
+    pub(crate) fn open(path: &Path) -> io::Result<Folder> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+        let owner = file.metadata()?.uid();
+        Ok(Folder { file, owner })
+    }
+
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Whether it is this user's.
+    pub(crate) fn is_own(&self) -> bool {
+        self.owner == geteuid().as_raw()
+    }
+
+    /// A path to `name` that goes through the open folder.
+    pub(crate) fn within(&self, name: &OsStr) -> PathBuf {
+        self.here().join(name)
+    }
+
+    /// The names in it.
+    pub(crate) fn names(&self) -> Vec<OsString> {
+        let items = std::fs::read_dir(self.here()).into_iter().flatten().flatten();
+        items.map(|item| item.file_name()).collect()
+    }
+
+    fn here(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
 }
 
 /// Makes (mode 0700) and returns the folder for this process's pages: the first of [`search_dirs`] that can be made
@@ -107,6 +157,24 @@ mod tests {
         let names: Vec<_> = candidates(some(""), some("/b"), 7);
         assert_eq!(names, ["/b/spoc", "/dev/shm/spoc-7", "/tmp/spoc-7"].map(PathBuf::from).to_vec());
         assert_eq!(candidates(None, None, 7)[0], PathBuf::from("/dev/shm/spoc-7"));
+    }
+
+    #[test]
+    fn links_are_not_among_everybodys_folders() {
+        let tmp = tempfile::tempdir().expect("temporary folder");
+        let at = |name: &str| tmp.path().join(name);
+        for real in ["shared/spoc-1", "shared/else", "users/1/spoc", "users/2", "trap"] {
+            std::fs::create_dir_all(at(real)).expect("make");
+        }
+        for link in ["shared/spoc-2", "users/2/spoc"] {
+            std::os::unix::fs::symlink(at("trap"), at(link)).expect("link");
+        }
+        std::fs::write(at("shared/spoc-3"), b"").expect("write");
+        let text = |name: &str| at(name).to_str().expect("UTF-8").to_owned();
+        let found = everybodys_of(&[&text("shared")], &text("users"));
+        assert_eq!(found, [at("shared/spoc-1"), at("users/1/spoc")]);
+        assert!(Folder::open(&at("shared/spoc-1")).is_ok_and(|folder| folder.is_own()));
+        assert!(Folder::open(&at("shared/spoc-2")).is_err() && Folder::open(&at("shared/spoc-3")).is_err());
     }
 
     #[test]

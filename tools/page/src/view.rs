@@ -1,5 +1,6 @@
 //! The reader's side.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -8,6 +9,8 @@ use std::sync::atomic::AtomicU64;
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::OFlag;
+
+use crate::dir::Folder;
 
 /// More than any page can need; keeps a foreign file from being mapped by the terabyte.
 const LEN_BYTES_MAX: u64 = 1 << 30;
@@ -83,16 +86,24 @@ impl View {
 
 /// Opens without following a link or waiting for a FIFO's other end, and accepts only a regular file that belongs to
 /// the owner of its folder.
-pub(crate) fn open_page(path: &Path) -> io::Result<File> {
+pub(crate) fn open_in(folder: &Folder, name: &OsStr) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(folder.within(name))?;
     let meta = file.metadata()?;
-    let owner = path.parent().map(std::fs::metadata).transpose()?.map(|meta| meta.uid());
-    if !meta.is_file() || owner.is_some_and(|uid| uid != meta.uid()) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{}: not a regular file of the folder's owner", path.display()),
-        ));
+    if !meta.is_file() || meta.uid() != folder.owner() {
+        return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(file)
+}
+
+fn open_page(path: &Path) -> io::Result<File> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    open_in(&Folder::open(parent)?, name).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => {
+            let message = format!("{}: not a regular file of the folder's owner", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        }
+        _ => error,
+    })
 }

@@ -99,7 +99,7 @@ pub fn run(
         rounds: args.rounds,
         hits: did.hits,
         misses: did.misses,
-        hit_percent: did.hits as f64 * 100.0 / (did.hits + did.misses).max(1) as f64,
+        hit_percent: did.hits as f64 * 100.0 / did.hits.saturating_add(did.misses).max(1) as f64,
         evictions: did.evictions,
         loads: did.loads,
         loaded_bytes: did.loaded_bytes,
@@ -161,12 +161,12 @@ impl Tally {
 
     fn since(&self, before: &Tally) -> Tally {
         Tally {
-            hits: self.hits - before.hits,
-            misses: self.misses - before.misses,
-            evictions: self.evictions - before.evictions,
-            loads: self.loads - before.loads,
-            loaded_bytes: self.loaded_bytes - before.loaded_bytes,
-            stall_ns: self.stall_ns - before.stall_ns,
+            hits: self.hits.saturating_sub(before.hits),
+            misses: self.misses.saturating_sub(before.misses),
+            evictions: self.evictions.saturating_sub(before.evictions),
+            loads: self.loads.saturating_sub(before.loads),
+            loaded_bytes: self.loaded_bytes.saturating_sub(before.loaded_bytes),
+            stall_ns: self.stall_ns.saturating_sub(before.stall_ns),
         }
     }
 }
