@@ -14,8 +14,10 @@ pub mod native;
 #[cfg(feature = "opencl")]
 pub mod opencl;
 mod probe;
+mod size;
 mod sync;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 
 pub use probe::{ProbeOutcome, ProbeReport, found, probe, probe_only};
+pub use size::parse_size;

@@ -330,7 +330,11 @@ fn the_environment_says_how_much_memory_there_is() {
             .unwrap();
         String::from_utf8_lossy(&status.stdout).into_owned()
     };
-    assert!(child("64MiB").contains("found 67108864"));
+    for (text, bytes) in [("64MiB", 64 << 20), ("64M", 64 << 20), (" 64 mib", 64 << 20), ("1.5GiB", 3 << 29)]
+    {
+        assert!(child(text).contains(&format!("found {bytes}")), "{text}");
+    }
+    assert!(child("0").contains("missing SPOC_NATIVE_BYTES=0: a device has memory"));
     let said = child("a lot");
     assert!(said.contains("missing SPOC_NATIVE_BYTES=a lot is not a size"), "{said}");
 }

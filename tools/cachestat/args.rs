@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, Subcommand};
+use spoc_tools::cli::parse_switch;
 
 /// Shows what a cache is doing, once a second, from its process's statistics page.
 ///
@@ -16,16 +16,16 @@ pub struct Cli {
     #[arg(value_name = "PID|NAME")]
     pub target: Option<String>,
     /// Seconds between lines
-    #[arg(value_parser = parse_interval, default_value = "1")]
+    #[arg(allow_negative_numbers = true, value_parser = parse_interval, default_value = "1")]
     interval: Duration,
     /// How many lines [default: until interrupted]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// Print the totals since the page was made, and end
     #[arg(long)]
     pub once: bool,
     /// One JSON value a line
-    #[arg(long, global = true, env = "SPOC_JSON", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    #[arg(long, global = true, env = "SPOC_JSON", value_parser = parse_switch, action = ArgAction::SetTrue)]
     json: bool,
     /// Something else to show.
     #[command(subcommand)]

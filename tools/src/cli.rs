@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
@@ -17,7 +16,7 @@ use crate::units::parse_size;
 /// Exit codes: 0 done; 1 `doctor` found something broken; 2 anything that went wrong, with one line on standard error.
 /// Every option can also be set in the environment, by the name shown; the command line wins.
 #[derive(Debug, Parser)]
-#[command(name = "spoc-loader", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "spoc-loader", version, max_term_width = 100, after_help = EXAMPLES, arg_required_else_help = false)]
 pub struct Cli {
     /// What all commands take.
     #[command(flatten)]
@@ -36,7 +35,7 @@ const EXAMPLES: &str = "Examples:
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Common {
     /// Answer with one JSON value on standard output; failures as {"error":{"kind","message","file"}}
-    #[arg(long, global = true, env = "SPOC_JSON", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    #[arg(long, global = true, env = "SPOC_JSON", value_parser = parse_switch, action = ArgAction::SetTrue)]
     pub json: bool,
     /// More log lines on standard error (-v info, -vv debug, -vvv trace; SPOC_LOG sets filters)
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -67,7 +66,7 @@ pub enum Command {
     /// Check the kernel, the limits and the hardware; each finding with its one fix
     Doctor(DoctorArgs),
     /// Measure the ceilings that a load cannot pass
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = false)]
     Bench(BenchCommand),
 }
 
@@ -111,7 +110,7 @@ pub struct DeviceArgs {
     #[arg(long, env = "SPOC_BACKEND", value_name = "NAME")]
     pub backend: Option<String>,
     /// Device index or UUID, as `spoc-loader devices` shows them [default: 0]
-    #[arg(long, env = "SPOC_DEVICE", value_name = "N|UUID")]
+    #[arg(long, env = "SPOC_DEVICE", allow_hyphen_values = true, value_name = "N|UUID")]
     pub device: Option<String>,
 }
 
@@ -126,19 +125,31 @@ pub struct DemoArgs {
     #[arg(long, env = "SPOC_DEMO_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// How many times all layers are visited in order
-    #[arg(long, env = "SPOC_DEMO_ROUNDS", default_value_t = 4, value_name = "N")]
+    #[arg(
+        long,
+        env = "SPOC_DEMO_ROUNDS",
+        allow_negative_numbers = true,
+        default_value_t = 4,
+        value_name = "N"
+    )]
     pub rounds: u32,
     /// How many slots the 12 layers share, 1 to 12 [default: 9]
-    #[arg(long, env = "SPOC_DEMO_SLOTS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(LAYERS)))]
+    #[arg(long, env = "SPOC_DEMO_SLOTS", allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(LAYERS)))]
     pub slots: Option<u32>,
     /// Which layer leaves when a slot is needed
     #[arg(long, env = "SPOC_DEMO_POLICY", value_enum, default_value_t = Policy::Cycle)]
     pub policy: Policy,
     /// Pause after each visit, so that cachestat has something to watch
-    #[arg(long, env = "SPOC_DEMO_PACE_MS", default_value_t = 0, value_name = "MS")]
+    #[arg(
+        long,
+        env = "SPOC_DEMO_PACE_MS",
+        allow_negative_numbers = true,
+        default_value_t = 0,
+        value_name = "MS"
+    )]
     pub pace_ms: u64,
     /// Keep the model instead of removing it
-    #[arg(long, env = "SPOC_DEMO_KEEP", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "SPOC_DEMO_KEEP", value_parser = parse_switch, action = ArgAction::SetTrue)]
     pub keep: bool,
 }
 
@@ -158,13 +169,13 @@ pub struct LoadArgs {
     #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
     pub io: Io,
     /// Size of the staging ring (bytes, or with K, M, G, KiB, MiB, GiB)
-    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, value_name = "SIZE")]
+    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
     pub staging_bytes: u64,
     /// Only tensors whose name matches; * and ? cross dots, {a,b} and [0-9] work
     #[arg(long, env = "SPOC_TENSORS", value_name = "GLOB")]
     pub tensors: Option<String>,
     /// Read everything back from the device and compare it with the file
-    #[arg(long, env = "SPOC_CHECK", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "SPOC_CHECK", value_parser = parse_switch, action = ArgAction::SetTrue)]
     pub check: bool,
 }
 
@@ -189,7 +200,7 @@ pub struct InspectArgs {
     #[arg(long, env = "SPOC_DIGEST", value_enum)]
     pub digest: Option<Digest>,
     /// Show the groups that move as one, instead of the tensors
-    #[arg(long, env = "SPOC_GROUPS", conflicts_with = "digest", value_parser = BoolishValueParser::new(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "SPOC_GROUPS", conflicts_with = "digest", value_parser = parse_switch, action = ArgAction::SetTrue)]
     pub groups: bool,
 }
 
@@ -226,13 +237,13 @@ pub struct BenchReadArgs {
     #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
     pub io: Io,
     /// Bytes in one read [default: the reader's own]
-    #[arg(long, env = "SPOC_CHUNK_BYTES", value_parser = parse_size, value_name = "SIZE")]
+    #[arg(long, env = "SPOC_CHUNK_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
     pub chunk_bytes: Option<u64>,
     /// Reads in flight [default: the reader's own]
-    #[arg(long, env = "SPOC_DEPTH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, env = "SPOC_DEPTH", allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub depth: Option<u32>,
     /// Size of the staging ring
-    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, value_name = "SIZE")]
+    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
     pub staging_bytes: u64,
 }
 
@@ -246,10 +257,16 @@ pub struct BenchLinkArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Size of the pinned ring that is copied from
-    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, value_name = "SIZE")]
+    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
     pub staging_bytes: u64,
     /// How long each chunk size is measured
-    #[arg(long, env = "SPOC_BENCH_MS", default_value_t = 300, value_name = "MS")]
+    #[arg(
+        long,
+        env = "SPOC_BENCH_MS",
+        allow_negative_numbers = true,
+        default_value_t = 300,
+        value_name = "MS"
+    )]
     pub time_ms: u64,
 }
 
@@ -272,8 +289,19 @@ pub fn parse<P: Parser>() -> Result<P, u8> {
 fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
     let mut options = args.take_while(|arg| arg != "--");
     options.any(|arg| arg == "--json")
-        || std::env::var("SPOC_JSON")
-            .is_ok_and(|value| matches!(value.as_str(), "1" | "true" | "yes" | "on" | "y" | "t"))
+        || std::env::var("SPOC_JSON").is_ok_and(|value| parse_switch(&value) == Ok(true))
+}
+
+/// The value of a variable that stands for a switch, in any case; empty is as if it were not set.
+///
+/// # Errors
+/// One line that says what is accepted.
+pub fn parse_switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" | "y" | "t" => Ok(true),
+        "0" | "false" | "no" | "off" | "n" | "f" | "" => Ok(false),
+        _ => Err("write 1, true, yes or on; 0, false, no or off; or nothing".to_owned()),
+    }
 }
 
 /// Clap writes a paragraph; users of this program get a line.
@@ -337,7 +365,45 @@ mod tests {
         assert!(!line.contains('\n') && !line.contains("Usage"), "{line}");
         let line = mistake(&parse(&["spoc-loader", "load"]));
         assert!(line.contains("<MODEL>"), "{line}");
-        let line = mistake(&parse(&["spoc-loader"]));
-        assert!(!line.is_empty(), "{line}");
+        for (args, names) in [
+            (&["spoc-loader"][..], ["demo", "bench"]),
+            (&["spoc-loader", "--json"], ["demo", "bench"]),
+            (&["spoc-loader", "bench"], ["read", "link"]),
+        ] {
+            let line = mistake(&parse(args));
+            assert!(line.contains("requires a subcommand") && !line.contains("speed of the wire"), "{line}");
+            assert!(names.iter().all(|name| line.contains(name)), "{line}");
+        }
+    }
+
+    #[test]
+    fn numbers_below_zero_are_values_and_not_options() {
+        for (args, option) in [
+            (&["load", "m", "--staging-bytes", "-1"][..], "--staging-bytes"),
+            (&["load", "m", "--staging-bytes", "-64MiB"], "--staging-bytes"),
+            (&["bench", "read", "m", "--chunk-bytes", "-1"], "--chunk-bytes"),
+            (&["bench", "read", "m", "--depth", "-1"], "--depth"),
+            (&["bench", "link", "--time-ms", "-1"], "--time-ms"),
+            (&["demo", "--slots", "-1"], "--slots"),
+            (&["demo", "--rounds", "-1"], "--rounds"),
+            (&["demo", "--pace-ms", "-1"], "--pace-ms"),
+        ] {
+            let args = ["spoc-loader"].iter().chain(args);
+            let line = mistake(&Cli::try_parse_from(args).expect_err(option).render().to_string());
+            assert!(line.starts_with("invalid value '-") && line.contains(option), "{line}");
+            assert!(!line.contains("tip"), "{line}");
+        }
+        let cli = Cli::try_parse_from(["spoc-loader", "load", "m", "--device", "-1"]).expect("parses");
+        assert!(matches!(cli.command, Command::Load(args) if args.device.device.as_deref() == Some("-1")));
+    }
+
+    #[test]
+    fn switches_in_variables_are_read_in_any_case() {
+        for (text, value) in
+            [("1", true), ("TRUE", true), ("Yes", true), ("oN", true), ("", false), ("NO", false)]
+        {
+            assert_eq!(parse_switch(text), Ok(value), "{text}");
+        }
+        assert!(parse_switch("maybe").is_err() && parse_switch(" ").is_err());
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use spoc_backends::native;
 use spoc_backends::{ProbeOutcome, ProbeReport, probe, probe_only};
 use spoc_driver::{BackendKind, Device, DeviceInfo, DeviceName, DeviceSelector, DeviceUuid, Driver, Verdict};
 
@@ -27,19 +28,24 @@ pub struct Found {
 
 impl Found {
     /// Probes every backend.
-    pub fn now() -> Found {
-        Found::of(probe())
+    ///
+    /// # Errors
+    /// `usage` for a variable that is not what it must be.
+    pub fn now() -> Result<Found> {
+        check_variables()?;
+        Ok(Found::of(probe()))
     }
 
     /// Probes what these arguments may mean, and no more: starting every API's runtime takes longer than a small load.
     ///
     /// # Errors
-    /// `usage` for a backend's name that is none.
+    /// `usage` for a backend's name that is none, and for a variable that is not what it must be.
     pub fn for_args(args: &DeviceArgs) -> Result<Found> {
+        check_variables()?;
         let named_by_uuid = args.device.as_deref().is_some_and(|device| device.parse::<u32>().is_err());
         Ok(match args.backend.as_deref() {
             Some(name) => Found::of(probe_only([parse_backend(name)?])),
-            None if named_by_uuid => Found::now(),
+            None if named_by_uuid => Found::of(probe()),
             None => Found::of(probe_only(PREFERRED)),
         })
     }
@@ -90,6 +96,11 @@ impl Found {
     }
 }
 
+/// A mistake in a variable is the user's, not a device that happens to be missing.
+fn check_variables() -> Result<()> {
+    native::Options::from_env().map(|_| ()).map_err(Failure::usage)
+}
+
 fn parse_backend(name: &str) -> Result<BackendKind> {
     let known = || BackendKind::ALL.into_iter().filter(|kind| *kind != BackendKind::Fake);
     known().find(|kind| kind.as_str() == name).ok_or_else(|| {
@@ -138,9 +149,9 @@ struct Missing {
 /// Runs the command.
 ///
 /// # Errors
-/// None so far: a device that cannot be opened is listed without its free memory.
+/// `usage` for a variable that is not what it must be. A device that cannot be opened is listed without its free memory.
 pub fn run(out: Out) -> Result<u8> {
-    let found = Found::now();
+    let found = Found::now()?;
     let devices = found.driver.devices().into_iter().map(|info| row(&found.driver, info)).collect();
     let missing =
         found.missing.iter().map(|(kind, reason)| Missing { backend: kind.as_str(), reason: reason.clone() });

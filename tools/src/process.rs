@@ -37,7 +37,17 @@ fn start_logs(verbosity: i16) {
         2 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_env("SPOC_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let wanted = std::env::var_os("SPOC_LOG").filter(|filter| !filter.is_empty());
+    let filter = match wanted.as_ref().map(|_| EnvFilter::try_from_env("SPOC_LOG")) {
+        Some(Ok(filter)) => filter,
+        Some(Err(error)) => {
+            let told = wanted.unwrap_or_default();
+            let told = crate::failure::one_line(&told.to_string_lossy());
+            out::note(format_args!("SPOC_LOG={told} is not a filter ({error}); the level is {level}"));
+            EnvFilter::new(level)
+        }
+        None => EnvFilter::new(level),
+    };
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

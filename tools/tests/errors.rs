@@ -89,6 +89,8 @@ fn bad_options() {
         (&["load", path, "--tensors", "[a"], "bad_pattern"),
         (&["load", path, "--backend", "abacus"], "usage"),
         (&["load", path, "--device", "x"], "usage"),
+        (&["load", path, "--device", "-1"], "usage"),
+        (&["bench"], "usage"),
         (&["load", path, "--nonsense"], "usage"),
         (&["load"], "usage"),
         (&["juggle"], "usage"),
@@ -175,4 +177,58 @@ fn a_failure_is_told_even_when_standard_output_fails_too() {
     assert_eq!(output.status.code(), Some(2));
     let told = stderr(&output);
     assert!(told.contains("missing.safetensors") && told.lines().count() == 1, "{told}");
+}
+
+#[test]
+fn a_variable_that_is_no_size_is_a_mistake_of_the_user() {
+    let place = Place::new();
+    let path = place.write("m.safetensors", &safetensors(&[tensor("weight", "F32", &[256], 1024)], 0));
+    let path = path.to_str().unwrap();
+    let commands: [&[&str]; 5] = [
+        &["load", path],
+        &["load", path, "--backend", "native"],
+        &["devices"],
+        &["demo"],
+        &["bench", "link"],
+    ];
+    for args in commands {
+        for wrong in ["a lot", "0", "-1", ""] {
+            let mut command = place.loader();
+            command.args(args).env("SPOC_NATIVE_BYTES", wrong);
+            let (kind, message) = failure(command, 2);
+            assert!(kind == "usage" && message.contains("SPOC_NATIVE_BYTES"), "{args:?}: {kind}: {message}");
+        }
+    }
+    for right in ["64M", "0.5GiB", "64 MB"] {
+        let mut command = place.loader();
+        command.args(["load", path, "--backend", "native"]).env("SPOC_NATIVE_BYTES", right);
+        assert!(output(&mut command).status.success(), "{right}");
+    }
+}
+
+#[test]
+fn switches_in_variables_mean_the_same_to_mistakes() {
+    let place = Place::new();
+    for (value, is_json) in [("TRUE", true), ("On", true), ("1", true), ("", false), ("OFF", false)] {
+        for args in [&["load"][..], &["load", "/missing"]] {
+            let run = output(place.loader().args(args).env("SPOC_JSON", value));
+            assert_eq!(run.status.code(), Some(2), "{value:?}");
+            assert_eq!(!run.stdout.is_empty(), is_json, "{value:?} {args:?}");
+            assert_eq!(stderr(&run).lines().count(), 1, "{value:?} {args:?}");
+        }
+    }
+    let run = output(place.loader().arg("devices").env("SPOC_JSON", "maybe"));
+    assert!(run.status.code() == Some(2) && run.stdout.is_empty());
+}
+
+#[test]
+fn a_bad_filter_of_logs_is_said_once_and_stops_nothing() {
+    let place = Place::new();
+    let path = place.write("m.safetensors", &safetensors(&[tensor("weight", "F32", &[256], 1024)], 0));
+    let run = output(place.loader().arg("inspect").arg(&path).env("SPOC_LOG", "spoc=[loud"));
+    assert!(run.status.success());
+    let told = stderr(&run);
+    assert!(told.starts_with("SPOC_LOG=spoc=[loud is not a filter") && told.lines().count() == 1, "{told}");
+    let run = output(place.loader().arg("inspect").arg(&path).env("SPOC_LOG", ""));
+    assert!(run.status.success() && stderr(&run).is_empty(), "{}", stderr(&run));
 }

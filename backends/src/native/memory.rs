@@ -8,6 +8,8 @@ use std::thread;
 
 use spoc_driver::{Error, ErrorKind, Result};
 
+use crate::capacity::Capacity;
+
 /// Populating is cut among threads in parts of at least this many bytes.
 const POPULATE_PART_BYTES: usize = 64 << 20;
 /// More threads than this gain nothing: the kernel's page zeroing is bound by memory.
@@ -29,20 +31,23 @@ impl Memory {
     /// `len_bytes` rounded up to pages: zeroed, sealed against changing its size, and present.
     pub(crate) fn allocate(len_bytes: usize) -> Result<Self> {
         const DOING: &str = "allocating native device memory";
-        let out_of_memory = || {
-            let kind = ErrorKind::OutOfDeviceMemory { need_bytes: len_bytes as u64, have_bytes: 0 };
-            Error::new(kind, DOING).because(std::io::Error::last_os_error())
+        let out_of_memory = |cause: std::io::Error| {
+            let have_bytes = Capacity::now().free_bytes;
+            let kind = ErrorKind::OutOfDeviceMemory { need_bytes: len_bytes as u64, have_bytes };
+            Error::new(kind, DOING).because(cause)
         };
         let descriptor = create_memfd()?;
-        let mapped_bytes = len_bytes.checked_next_multiple_of(page_bytes()).ok_or_else(out_of_memory)?;
+        let too_large = || out_of_memory(std::io::Error::from_raw_os_error(libc::ENOMEM));
+        let mapped_bytes = len_bytes.checked_next_multiple_of(page_bytes()).ok_or_else(too_large)?;
         File::from(descriptor.try_clone().map_err(|error| os(DOING, error))?)
             .set_len(mapped_bytes as u64)
             .map_err(|error| os(DOING, error))?;
-        let ptr = map(descriptor.as_raw_fd(), mapped_bytes).ok_or_else(out_of_memory)?;
+        let ptr = map(descriptor.as_raw_fd(), mapped_bytes)
+            .ok_or_else(|| out_of_memory(std::io::Error::last_os_error()))?;
         let memory = Self { ptr, mapped_bytes, descriptor };
         // A wish only: whether shared memory gets huge pages is the system's to say.
         let _ = advise(memory.ptr.as_ptr(), mapped_bytes, libc::MADV_HUGEPAGE);
-        memory.populate().map_err(|_| out_of_memory())?;
+        memory.populate().map_err(out_of_memory)?;
         memory.seal()?;
         Ok(memory)
     }
@@ -174,4 +179,23 @@ pub(crate) fn page_bytes() -> usize {
     // SAFETY: sysconf has no preconditions.
     let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(answer).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_mapped_is_refused_with_the_real_figures() {
+        for len_bytes in [usize::MAX, (isize::MAX as usize) & !0xFFFF] {
+            let error = Memory::allocate(len_bytes).err().unwrap();
+            match error.kind() {
+                ErrorKind::OutOfDeviceMemory { need_bytes, have_bytes } => {
+                    assert_eq!(*need_bytes, len_bytes as u64);
+                    assert!(*have_bytes > 0, "{error}");
+                }
+                _ => panic!("{error}"),
+            }
+        }
+    }
 }

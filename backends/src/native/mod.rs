@@ -5,13 +5,12 @@
 //! - The default stream runs on the caller: complete on return, after all blocking streams.
 //! - Device memory is a sealed memfd, populated when it is allocated; exporting duplicates the descriptor.
 //! - How much there is: what the machine and the control group can give, or `SPOC_NATIVE_BYTES`
-//!   (`64MiB`, `2GiB`, `500MB`, or plain bytes).
+//!   (`64M`, `1.5GiB`, `500MB`, or plain bytes: what [`parse_size`](crate::parse_size) reads).
 
 mod adapter;
 mod event;
 pub(crate) mod memory;
 mod queue;
-mod size;
 mod stream;
 
 use spoc_driver::backend::{Probed, erase};
@@ -34,9 +33,10 @@ impl Options {
     pub fn from_env() -> Result<Self, String> {
         let Some(value) = std::env::var_os(MEMORY_VARIABLE) else { return Ok(Self::default()) };
         let text = value.to_string_lossy();
-        match size::parse(&text) {
-            Some(bytes) => Ok(Self { memory_bytes: Some(bytes) }),
-            None => Err(format!("{MEMORY_VARIABLE}={text} is not a size: say for example 64MiB or 2GiB")),
+        match crate::parse_size(&text) {
+            Ok(bytes) if bytes > 0 => Ok(Self { memory_bytes: Some(bytes) }),
+            Ok(_) => Err(format!("{MEMORY_VARIABLE}={text}: a device has memory")),
+            Err(_) => Err(format!("{MEMORY_VARIABLE}={text} is not a size: say for example 64M or 1.5GiB")),
         }
     }
 }
