@@ -6,6 +6,16 @@ use std::path::{Path, PathBuf};
 /// Left to the rest of the process and of the machine, in bytes.
 const HEADROOM_BYTES: u64 = 64 << 20;
 
+/// Bytes of host memory that could be taken now without the machine or this process's memory control groups running
+/// out: what the native device gives. `u64::MAX` where the system does not say.
+#[must_use]
+pub fn host_memory_available() -> u64 {
+    match Capacity::now() {
+        Capacity { total_bytes: u64::MAX, .. } => u64::MAX,
+        Capacity { free_bytes, .. } => free_bytes,
+    }
+}
+
 /// Memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capacity {

@@ -19,5 +19,6 @@ mod sync;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 
+pub use capacity::host_memory_available;
 pub use probe::{ProbeOutcome, ProbeReport, found, probe, probe_only};
 pub use size::parse_size;

@@ -168,9 +168,9 @@ pub struct LoadArgs {
     /// How to read
     #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
     pub io: Io,
-    /// Size of the staging ring (bytes, or with K, M, G, KiB, MiB, GiB)
-    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
-    pub staging_bytes: u64,
+    /// Size of the staging ring (bytes, or with K, M, G, KiB, MiB, GiB) [default: 64MiB, less where memory is short]
+    #[arg(long, env = "SPOC_STAGING_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
+    pub staging_bytes: Option<u64>,
     /// Only tensors whose name matches; * and ? cross dots, {a,b} and [0-9] work
     #[arg(long, env = "SPOC_TENSORS", value_name = "GLOB")]
     pub tensors: Option<String>,
@@ -242,9 +242,9 @@ pub struct BenchReadArgs {
     /// Reads in flight [default: the reader's own]
     #[arg(long, env = "SPOC_DEPTH", allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub depth: Option<u32>,
-    /// Size of the staging ring
-    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
-    pub staging_bytes: u64,
+    /// Size of the staging ring [default: 64MiB, less where memory is short]
+    #[arg(long, env = "SPOC_STAGING_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
+    pub staging_bytes: Option<u64>,
 }
 
 /// Arguments of `bench link`.
@@ -256,9 +256,9 @@ pub struct BenchLinkArgs {
     /// Where to.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Size of the pinned ring that is copied from
-    #[arg(long, env = "SPOC_STAGING_BYTES", default_value = "64MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
-    pub staging_bytes: u64,
+    /// Size of the pinned ring that is copied from [default: 64MiB, less where memory is short]
+    #[arg(long, env = "SPOC_STAGING_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
+    pub staging_bytes: Option<u64>,
     /// How long each chunk size is measured
     #[arg(
         long,

@@ -15,4 +15,5 @@ pub mod out;
 pub mod process;
 pub mod progress;
 pub mod publish;
+pub mod staging;
 pub mod units;

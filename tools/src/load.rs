@@ -16,7 +16,7 @@ use crate::devices::Found;
 use crate::failure::{Failure, Result};
 use crate::out::Out;
 use crate::process::{self, Interrupt};
-use crate::{progress, publish, units};
+use crate::{progress, publish, staging, units};
 
 /// What a load did. Seconds and bytes; `seconds` is streaming alone.
 #[derive(Debug, Serialize)]
@@ -168,7 +168,8 @@ pub fn run(args: &LoadArgs, out: Out) -> Result<u8> {
     let start = Instant::now();
     let model = open_model(&args.model, &OpenOptions::default())?;
     let device = Found::for_args(&args.device)?.open(&args.device)?;
-    let pump = start_pump(&device, args.io, args.staging_bytes, publish::counters(0, &interrupt)?)?;
+    let staging_bytes = staging::budget(args.staging_bytes, staging::SMALLEST_BYTES, 2)?;
+    let pump = start_pump(&device, args.io, staging_bytes, publish::counters(0, &interrupt)?)?;
     let (loaded, mut report) = load(&pump, &model, args.tensors.clone(), start, out)?;
     if args.check {
         report.check = Some(check(&loaded, &model)?);

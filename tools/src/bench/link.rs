@@ -10,7 +10,7 @@ use crate::cli::BenchLinkArgs;
 use crate::devices::Found;
 use crate::failure::{Failure, Result};
 use crate::out::Out;
-use crate::units;
+use crate::{staging, units};
 
 const SIZES: [u64; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 /// Enough in flight that the link never waits for the host.
@@ -47,20 +47,22 @@ struct Rate {
 pub fn run(args: &BenchLinkArgs, out: Out) -> Result<u8> {
     let device = Found::for_args(&args.device)?.open(&args.device)?;
     let preparing = Instant::now();
-    let ring_bytes = usize::try_from(args.staging_bytes).map_err(Failure::usage)?;
-    if args.staging_bytes < SIZES[0] {
-        let message = format!("--staging-bytes {}: at least {} are needed", args.staging_bytes, SIZES[0]);
+    // The copies' target is as large, and may be host memory too.
+    let staging_bytes = staging::budget(args.staging_bytes, SIZES[0], 4)?;
+    let ring_bytes = usize::try_from(staging_bytes).map_err(Failure::usage)?;
+    if staging_bytes < SIZES[0] {
+        let message = format!("--staging-bytes {}: at least {} are needed", staging_bytes, SIZES[0]);
         return Err(Failure::new("staging_too_small", message));
     }
     // On the same rung as a load's ring, so that the two compare.
     let ring = StillRing::new(RingMemory::allocate(&device, ring_bytes)?);
     let rung = ring.rung();
-    let target = device.allocate(args.staging_bytes)?;
+    let target = device.allocate(staging_bytes)?;
     let link = Link::new(&device, ring, target)?;
     let prepare_seconds = preparing.elapsed().as_secs_f64();
 
     let time = Duration::from_millis(args.time_ms);
-    let sizes = SIZES.into_iter().filter(|size| *size <= args.staging_bytes);
+    let sizes = SIZES.into_iter().filter(|size| *size <= staging_bytes);
     let sizes = sizes.map(|size| link.measure(size, time)).collect::<Result<Vec<_>>>()?;
     let info = device.info();
     let report = Report {
@@ -69,7 +71,7 @@ pub fn run(args: &BenchLinkArgs, out: Out) -> Result<u8> {
         uuid: info.uuid.to_string(),
         pinned: rung != Rung::Pageable,
         ring: rung.as_str(),
-        staging_bytes: args.staging_bytes,
+        staging_bytes,
         prepare_seconds,
         gb_per_s: sizes.iter().map(|rate| rate.gb_per_s).fold(0.0, f64::max),
         sizes,

@@ -14,7 +14,7 @@ use spoc_io::{
 use crate::cli::BenchReadArgs;
 use crate::failure::{Failure, Result};
 use crate::out::Out;
-use crate::{process, progress, units};
+use crate::{process, progress, staging, units};
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -43,7 +43,8 @@ pub fn run(args: &BenchReadArgs, out: Out) -> Result<u8> {
     let options = reader_options(args)?;
     let chunk_bytes = options.chunk_bytes;
     let plan = Arc::new(whole_files(&args.files, chunk_bytes)?);
-    let staging = usize::try_from(args.staging_bytes).map_err(Failure::usage)?;
+    let staging_bytes = staging::budget(args.staging_bytes, 2 * u64::from(chunk_bytes), 2)?;
+    let staging = usize::try_from(staging_bytes).map_err(Failure::usage)?;
     let reader = Reader::start(Arc::new(AnonymousRegion::new(staging)?), options)?;
     let prepare_seconds = preparing.elapsed().as_secs_f64();
 
@@ -70,7 +71,7 @@ pub fn run(args: &BenchReadArgs, out: Out) -> Result<u8> {
         chunk_bytes,
         depth: did.depth,
         threads: did.threads,
-        staging_bytes: args.staging_bytes,
+        staging_bytes,
         disk_wait_seconds: units::seconds(did.disk_wait_ns),
         chunk_wait_seconds: units::seconds(did.chunk_wait_ns),
     };

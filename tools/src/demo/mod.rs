@@ -17,11 +17,10 @@ use crate::failure::{Failure, Result};
 use crate::load::{self, Check};
 use crate::out::Out;
 use crate::process::Interrupt;
-use crate::{progress, publish, units};
+use crate::{progress, publish, staging, units};
 
 /// Any number; the same one shows the same model.
 const SEED: u64 = 2026;
-const STAGING_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -42,6 +41,7 @@ struct Report {
 /// # Errors
 /// What writing, loading, visiting or comparing says. The model is removed all the same.
 pub fn run(args: &DemoArgs, out: Out) -> Result<u8> {
+    let staging_bytes = staging::budget(None, staging::SMALLEST_BYTES, 2)?;
     let interrupt = Interrupt::watch();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let dir = temporary(&parent)?;
@@ -54,7 +54,7 @@ pub fn run(args: &DemoArgs, out: Out) -> Result<u8> {
     let device = Found::for_args(&native)?.open(&native)?;
     let slots = args.slots.unwrap_or(model::LAYERS * 3 / 4);
     let counters = publish::counters(slots as usize, &interrupt)?;
-    let pump = load::start_pump(&device, Io::Auto, STAGING_BYTES, counters)?;
+    let pump = load::start_pump(&device, Io::Auto, staging_bytes, counters)?;
 
     let (loaded, load) = load::load(&pump, &files, None, start, out)?;
     out.line(load::render(&load));
