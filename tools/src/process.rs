@@ -150,9 +150,27 @@ impl Interrupt {
         interrupt
     }
 
-    /// Removes `path`, a file or a folder, when a signal or a failing standard output ends the run.
-    pub fn remove_at_exit(&self, path: PathBuf) {
-        self.state.doomed.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+    /// Makes a file or a folder that is removed when a signal or a failing standard output ends the run: from the moment
+    /// it is there, because the removal waits for the making. Never returns once the run is ending.
+    ///
+    /// # Errors
+    /// What `make` says.
+    pub fn temporary<T, E>(
+        &self,
+        make: impl FnOnce() -> Result<T, E>,
+        path: impl FnOnce(&T) -> PathBuf,
+    ) -> Result<T, E> {
+        {
+            let mut doomed = self.state.doomed.lock().unwrap_or_else(PoisonError::into_inner);
+            if !self.state.stopping.load(Ordering::Relaxed) {
+                let made = make()?;
+                doomed.push(path(&made));
+                return Ok(made);
+            }
+        }
+        loop {
+            std::thread::park();
+        }
     }
 
     /// `path` is to stay, or gone.
@@ -210,6 +228,31 @@ mod tests {
         assert_eq!(left("0000000000000003"), [Signal::SIGTERM]);
         assert_eq!(left("ffffffffffffffff"), []);
         assert_eq!(not_ignored(&all, ""), all);
+    }
+
+    #[test]
+    fn nothing_temporary_is_made_behind_the_back_of_the_removal() {
+        let interrupt = Interrupt { state: Arc::default() };
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("made");
+        let (begun, wait_begun) = std::sync::mpsc::channel();
+        let maker = {
+            let (interrupt, path) = (interrupt.clone(), path.clone());
+            let make = move || {
+                begun.send(()).map_err(std::io::Error::other)?;
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                std::fs::create_dir(&path).map(|()| path)
+            };
+            std::thread::spawn(move || interrupt.temporary(make, PathBuf::clone))
+        };
+        wait_begun.recv().expect("the making has begun");
+        interrupt.remove_all();
+        let made = maker.join().expect("no panic").expect("made");
+        assert!(made == path && !path.exists());
+        let late = interrupt.clone();
+        std::thread::spawn(move || late.temporary(|| std::fs::create_dir(&path), |()| PathBuf::new()));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!made.exists());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Counters on a statistics page that `cachestat` can see.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -47,8 +48,7 @@ fn on_page(slots_max: usize, interrupt: &Interrupt) -> std::io::Result<Counters>
     let counters = Counters::new(Arc::new(PageStore(Arc::clone(&page))), who)
         .ok_or_else(|| std::io::Error::other("the page is too small"))?;
     // Named only now, with its header complete.
-    let path = page.publish()?;
-    interrupt.remove_at_exit(path.to_path_buf());
+    interrupt.temporary(|| page.publish().map(Path::to_path_buf), PathBuf::clone)?;
     Ok(counters)
 }
 

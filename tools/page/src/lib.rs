@@ -13,6 +13,10 @@
 //! locked (`flock`). The kernel drops the lock when the process dies, however it dies, so a page whose lock can be
 //! taken is stale. This also holds across PID namespaces, where a pid says nothing.
 //!
+//! **Trust.** Folders lie in places where anybody can make one. A folder that is a link is none; a page counts only if
+//! its file belongs to the owner of its folder, and the process that it names does too; only in the reader's own folder
+//! may that process be out of sight. Stale pages are removed from the reader's own folders alone.
+//!
 //! **What cannot be excluded.** A file in a folder can be truncated by its owner, and touching a mapping past the end
 //! of its file raises SIGBUS. The writer therefore allocates every byte before it maps, and a reader checks the size
 //! before mapping and again before every read. A truncation between that check and the read cannot be excluded

@@ -44,8 +44,7 @@ pub fn run(args: &DemoArgs, out: Out) -> Result<u8> {
     let staging_bytes = staging::budget(None, staging::SMALLEST_BYTES, 2)?;
     let interrupt = Interrupt::watch();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let dir = temporary(&parent)?;
-    interrupt.remove_at_exit(dir.path().to_path_buf());
+    let dir = interrupt.temporary(|| temporary(&parent), |dir| dir.path().to_path_buf())?;
 
     let (written, write_seconds) = write(dir.path(), &interrupt, out)?;
     let start = Instant::now();
