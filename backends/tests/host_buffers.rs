@@ -131,3 +131,31 @@ fn pending_work_keeps_the_host_memory() {
         }
     }
 }
+
+/// Resident memory of this process, in bytes.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn rule_24_a_buffer_over_host_memory_takes_no_second_copy() {
+    const BYTES: u64 = 512 << 20;
+    for device in linkable().into_iter().filter(|device| device.info().backend == BackendKind::OpenCl) {
+        let mut vector = Vector::<u8>::zeroed(BYTES).unwrap();
+        vector.as_mut_slice().unwrap().fill(7);
+        let before = resident_bytes();
+        vector.attach(&device).unwrap();
+        vector.copy_to_device(BYTES / 2, &[8; 1000]).unwrap();
+        assert_eq!(vector.get(BYTES / 2 + 999).unwrap(), 8);
+        let in_place = resident_bytes().saturating_sub(before);
+        vector.free_buffer(&device).unwrap();
+        let before = resident_bytes();
+        vector.to_device(&device).unwrap();
+        let copied = resident_bytes().saturating_sub(before);
+        // Other tests of this file run beside this one and take a few MiB.
+        assert!(in_place < BYTES / 4, "{}: {in_place} bytes in place", device.info().name);
+        assert!(copied > BYTES / 2, "{}: a buffer of its own took {copied} bytes", device.info().name);
+    }
+}

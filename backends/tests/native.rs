@@ -437,3 +437,12 @@ fn many_threads_share_a_device() {
         assert!(read(lane, 0, BYTES) == pattern(BYTES, me + ROUNDS - 1), "lane {me}");
     }
 }
+
+#[test]
+fn rule_29_metal_is_refused_by_name_where_it_does_not_exist() {
+    let reports = spoc_backends::probe_only([BackendKind::Metal]);
+    let ProbeOutcome::Missing { reason } = &reports[0].outcome else {
+        panic!("there is no Metal adapter yet");
+    };
+    assert!(reason.contains("macOS"), "{reason}");
+}

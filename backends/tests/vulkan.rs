@@ -391,6 +391,26 @@ fn limits_are_refused_by_name(bench: &Bench) {
 }
 
 #[test]
+fn rule_25_a_copy_without_a_stream_is_complete_on_return_and_behind_every_stream() {
+    on_every_device(Options::default(), |bench| {
+        let segment = bench.device.allocate(4 * MIB as u64).unwrap();
+        let streams = [(); 3].map(|()| bench.device.create_stream(StreamOptions::default()).unwrap());
+        for (seed, stream) in streams.iter().enumerate() {
+            let range = CopyRange { src_offset: 0, dst: &segment, dst_offset: 0, len_bytes: 4 * MIB };
+            stream.copy_to_device(pattern(4 * MIB, seed), &[range]).map_err(|e| e.error).unwrap();
+        }
+        // Behind all of them, and there on return: what the streams wrote cannot come after it.
+        segment.write(MIB as u64, &pattern(1000, 77)).unwrap();
+        let mut seen = vec![0; 1000];
+        segment.read(MIB as u64, &mut seen).unwrap();
+        assert_eq!(seen, pattern(1000, 77));
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        segment.read(MIB as u64, &mut seen).unwrap();
+        assert_eq!(seen, pattern(1000, 77), "a stream's copy came after the copy without a stream");
+    });
+}
+
+#[test]
 fn rule_26_pinned_ranges_are_copied_directly_and_a_counter_proves_it() {
     on_every_device(Options::default(), pinned_memory_is_copied_directly_and_counted);
 }
