@@ -188,9 +188,10 @@ impl Copier {
         if progress.all_read
             && enqueued
             && !progress.dead
-            && let Err(error) = self.publish(&work)
+            // The reader has judged the files: the last completion of a plan whose files changed is an error.
+            && let Err(error) = work.sink.published(work.tag, &self.copies)
         {
-            self.fail(&work, &error, !matches!(error.kind(), ErrorKind::Read(_)));
+            self.fail(&work, &error, true);
         }
         if progress.ended {
             work.sink.ended(work.tag);
@@ -201,20 +202,6 @@ impl Copier {
         if self.shared.jobs.kill(work.id) {
             work.sink.failed(work.tag, error, in_copy);
         }
-    }
-
-    /// The files are still what they were when the plan was made; then the sink may give the bytes out.
-    fn publish(&self, work: &Work) -> Result<()> {
-        let mut checked = None;
-        for read in work.plan.reads() {
-            // Reads are in the order of their files; files that nothing was read from may change.
-            if checked.replace(read.file) != Some(read.file)
-                && let Some(file) = work.plan.files().get(read.file as usize)
-            {
-                file.check_unchanged()?;
-            }
-        }
-        work.sink.published(work.tag, &self.copies)
     }
 
     /// Enqueues the copies of one chunk and an event behind them. False if the job is not wanted any more.
