@@ -62,6 +62,17 @@ impl<S: Deref<Target = Stream>> Pending<S> {
         }
     }
 
+    /// Waits until [`try_lease`](Pending::try_lease) gives the lease, without touching the stream meanwhile: for
+    /// a caller that shares the stream with others. `None` waits without end.
+    ///
+    /// # Errors
+    /// Why a fill of the set failed; [`ErrorKind::TimedOut`].
+    pub fn wait_ready(&self, timeout: Option<Duration>) -> Result<()> {
+        // A deadline beyond what the clock counts is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.shared.wait_until(self.ticket, deadline)
+    }
+
     /// Waits until everything has been read and its copies are enqueued.
     ///
     /// A thread that holds other leases while it waits keeps their slots from those before it in the queue;

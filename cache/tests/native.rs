@@ -5,12 +5,13 @@
 mod common;
 
 use common::{layers, native, open, pattern, pump, write_model};
-use spoc_cache::load::{LoadOptions, load_model};
+use spoc_cache::load::{Cancel, LoadOptions, load_model};
 use spoc_cache::stats::layout::Counter;
 use spoc_cache::{CacheOptions, Catalogue, ErrorKind, GroupRules, SlotCache, State};
 use spoc_driver::StreamOptions;
 use spoc_io::IoMode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const MODES: [IoMode; 4] = [IoMode::Auto, IoMode::Direct, IoMode::Buffered, IoMode::Pread];
 
@@ -35,6 +36,68 @@ fn a_whole_model_and_a_selection_arrive_in_every_mode() {
     }
     drop(model);
     assert_eq!(device.memory_in_use(), 0);
+}
+
+#[test]
+fn a_load_is_cancelled_from_its_own_progress_and_from_another_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&write_model(folder.path(), &layers(6, 2_000_001)));
+    let device = native();
+    let pump = pump(&device, IoMode::Auto, 1 << 16);
+    let cancel = Cancel::new();
+    let (switch, from_progress) = (cancel.clone(), Arc::new(AtomicU64::new(0)));
+    let seen = Arc::clone(&from_progress);
+    let progress = move |copied, bytes| {
+        assert!(copied <= bytes);
+        seen.store(copied, Ordering::Relaxed);
+        switch.cancel();
+    };
+    let options = LoadOptions {
+        progress: Some(Arc::new(progress)),
+        cancel: Some(cancel.clone()),
+        ..LoadOptions::default()
+    };
+    assert_eq!(load_model(&pump, &model, &options).unwrap_err().kind().as_str(), "cancelled");
+    assert!(from_progress.load(Ordering::Relaxed) < model.tensor_bytes());
+
+    // Thrown already: the next load of the same switch does not begin to wait.
+    let options = LoadOptions { cancel: Some(cancel), ..LoadOptions::default() };
+    assert_eq!(load_model(&pump, &model, &options).unwrap_err().kind().as_str(), "cancelled");
+
+    // From another thread, whenever that comes: it is cancelled, or it is whole.
+    for wait_us in [0, 50, 500, 5000] {
+        let cancel = Cancel::new();
+        let options = LoadOptions { cancel: Some(cancel.clone()), ..LoadOptions::default() };
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_micros(wait_us));
+            cancel.cancel();
+        });
+        match load_model(&pump, &model, &options) {
+            Ok(loaded) => assert_eq!(loaded.verify(&model).unwrap(), model.tensor_bytes()),
+            Err(error) => assert_eq!(error.kind().as_str(), "cancelled"),
+        }
+        thread.join().unwrap();
+    }
+    // The pump is none the worse for it, and nothing is kept.
+    let loaded = load_model(&pump, &model, &LoadOptions::default()).unwrap();
+    assert_eq!(loaded.verify(&model).unwrap(), model.tensor_bytes());
+    drop(loaded);
+    assert_eq!(device.memory_in_use(), 0);
+}
+
+#[test]
+fn a_catalogue_of_some_tensors_has_their_groups_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&write_model(folder.path(), &layers(4, 10_000)));
+    let rules = GroupRules::default();
+    let catalogue =
+        Catalogue::from_tensors(&model, &rules, |name| name.starts_with("model.layers.")).unwrap();
+    let names: Vec<_> = catalogue.groups().iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(names, ["model.layers.0", "model.layers.1", "model.layers.2", "model.layers.3"]);
+    for tensor in catalogue.tensors(1) {
+        assert!(model.tensors()[tensor.tensor as usize].name.starts_with("model.layers.1."));
+    }
+    assert_eq!(Catalogue::from_tensors(&model, &rules, |_| false).unwrap().groups().len(), 0);
 }
 
 #[test]

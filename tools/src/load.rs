@@ -210,7 +210,8 @@ pub fn load(
             bar.set_position(copied);
         }
     };
-    let loaded = load_model(pump, model, &LoadOptions { tensors, progress: Some(Arc::new(progress)) })?;
+    let options = LoadOptions { tensors, progress: Some(Arc::new(progress)), ..LoadOptions::default() };
+    let loaded = load_model(pump, model, &options)?;
     let total_seconds = start.elapsed().as_secs_f64();
     let (cpu_now, cpu_parts) = (process::cpu_seconds(), CpuParts::now());
     bar.finish_and_clear();

@@ -75,9 +75,25 @@ impl Catalogue {
     /// # Errors
     /// If a group's bytes do not fit 64 bits, or there are more than `u32::MAX` tensors.
     pub fn from_model(model: &Model, rules: &GroupRules) -> crate::Result<Catalogue> {
+        Catalogue::from_tensors(model, rules, |_| true)
+    }
+
+    /// Groups those of the model's tensors whose name `wanted` takes: the layers that are to be streamed, say,
+    /// without the embeddings that stay.
+    ///
+    /// # Errors
+    /// As [`from_model`](Catalogue::from_model).
+    pub fn from_tensors(
+        model: &Model,
+        rules: &GroupRules,
+        wanted: impl Fn(&str) -> bool,
+    ) -> crate::Result<Catalogue> {
         let too_large = || crate::Error::new(crate::ErrorKind::CatalogueTooLarge);
         let mut places: HashMap<Place, (String, Option<u32>, Vec<u32>)> = HashMap::new();
         for (index, tensor) in model.tensors().iter().enumerate() {
+            if !wanted(&tensor.name) {
+                continue;
+            }
             let group = rules.group(&tensor.name);
             let place = match group.layer {
                 Some((stack, number)) => Place::Layer(stack.to_owned(), number),

@@ -1,9 +1,11 @@
 //! A whole model, or a selection of its tensors, into device memory for good: exact segments, one merged plan
 //! through the pump, and a check that reads back.
 
+mod cancel;
 mod pack;
 mod verify;
 
+pub use cancel::Cancel;
 pub use pack::Placement;
 
 use crate::pump::{Begin, Feed, Job, Place, Pump, Sink, Stages};
@@ -23,6 +25,8 @@ pub struct LoadOptions {
     pub tensors: Option<String>,
     /// Told how many of how many bytes have been copied, by the copy thread: must be quick.
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+    /// Ends the load early, from any thread, the progress call among them.
+    pub cancel: Option<Cancel>,
 }
 
 impl fmt::Debug for LoadOptions {
@@ -93,7 +97,8 @@ fn selected(model: &Model, pattern: Option<&str>) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// A device or a staging budget too small, a tensor wider than a segment, no tensor selected: before a byte
-/// is read. Then what the reader, the files' changing, or the device says; device memory is freed again.
+/// is read. Then what the reader, the files' changing, or the device says, and [`ErrorKind::Cancelled`]; device
+/// memory is freed again.
 pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Result<Loaded> {
     let began = Instant::now();
     let chosen = selected(model, options.tensors.as_deref())?;
@@ -156,14 +161,17 @@ fn stream(
         bytes,
         progress: options.progress.clone(),
     });
-    pump.submit(Job {
+    if let Some(cancel) = &options.cancel {
+        cancel.watch(&sink);
+    }
+    let job = pump.submit(Job {
         plan: Arc::clone(plan),
         places: crate::pump::Places::Many(places),
         sink: Arc::clone(&sink) as Arc<dyn Sink>,
         tag: 0,
         class: ReadClass::Demand,
     })?;
-    sink.wait()
+    sink.wait(|| pump.cancel(job))
 }
 
 #[derive(Default)]
@@ -186,16 +194,31 @@ struct LoadSink {
 }
 
 impl LoadSink {
+    /// Nobody wants the load any more; no effect once it has ended.
+    fn stop(&self) {
+        let mut state = self.lock();
+        if !state.ended {
+            state.error.get_or_insert_with(|| Error::new(ErrorKind::Cancelled));
+            self.changed.notify_all();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, LoadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the job's end; once it failed, for [`AFTER_FAILURE`] at most, because a read that hangs must not hide
     /// an error that is there. What is in flight keeps its memory by itself.
-    fn wait(&self) -> Result<()> {
+    fn wait(&self, give_up: impl FnOnce()) -> Result<()> {
         let mut state = self.lock();
         while !state.ended && state.error.is_none() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if !state.ended {
+            // Locks are taken in one order: no call into the pump under the sink's own.
+            drop(state);
+            give_up();
+            state = self.lock();
         }
         let open = |state: &mut LoadState| !state.ended;
         let waited = self.changed.wait_timeout_while(state, AFTER_FAILURE, open);
