@@ -11,7 +11,7 @@ use spoc_backends::ProbeOutcome;
 use spoc_backends::native::{self, Options};
 use spoc_driver::{
     BackendKind, CaptureState, CopyRange, Device, DeviceSelector, Driver, ErrorKind, Exported, HostMemory,
-    HostMemoryOptions, Segment, Stream, StreamOptions, StreamPriority,
+    HostMemoryOptions, Segment, SegmentOptions, Stream, StreamOptions, StreamPriority,
 };
 
 const MIB: u64 = 1 << 20;
@@ -285,7 +285,7 @@ fn pinned_memory_is_ordinary_memory() {
 #[test]
 fn lent_memory_is_the_same_memory_and_outlives_the_lender() {
     let (lender, borrower) = (device(), device());
-    let segment = lender.allocate(5000).unwrap();
+    let segment = lender.allocate_with(5000, LENDABLE).unwrap();
     segment.write(4000, &[7; 1000]).unwrap();
     let exported = segment.export().unwrap();
     assert_eq!((exported.len_bytes, exported.allocation_bytes), (5000, 8192));
@@ -302,7 +302,9 @@ fn lent_memory_is_the_same_memory_and_outlives_the_lender() {
 #[test]
 fn lent_memory_cannot_be_resized_and_others_are_not_imported() {
     let device = device();
-    let segment = device.allocate(4096).unwrap();
+    let segment = device.allocate_with(4096, LENDABLE).unwrap();
+    let own = device.allocate(4096).unwrap().export().unwrap_err();
+    assert!(own.to_string().contains("not allocated as exportable"), "{own}");
     let sealed = File::from(segment.export().unwrap().descriptor);
     assert!(sealed.set_len(0).is_err());
     assert!(sealed.set_len(8192).is_err());
@@ -355,12 +357,13 @@ fn the_process_with_an_environment() {
     }
 }
 
+const LENDABLE: SegmentOptions = SegmentOptions { exportable: true };
 const LENT: &str = "SPOC_TEST_LENT";
 
 #[test]
 fn another_process_writes_lent_memory() {
     let device = device();
-    let segment = device.allocate(MIB).unwrap();
+    let segment = device.allocate_with(MIB, LENDABLE).unwrap();
     let exported = segment.export().unwrap();
     // The child opens our descriptor through /proc, as if it had been sent over a socket.
     let path = format!("/proc/{}/fd/{}", std::process::id(), exported.descriptor.as_raw_fd());

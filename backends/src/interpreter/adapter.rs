@@ -14,7 +14,7 @@ use crate::account::{Account, Charge};
 use crate::claims::{Claim, Claims};
 use crate::host_launch::{self, HostLaunch};
 use crate::identity;
-use crate::native::memory::{Memory, page_bytes};
+use crate::native::memory::{Memory, NOT_LENDABLE, page_bytes};
 
 /// Device memory begins at a multiple of this.
 const ALIGN_BYTES: u64 = 4096;
@@ -193,9 +193,9 @@ impl Backend for Interpreter {
         Ok(())
     }
 
-    fn allocate(&self, _: &Device, len_bytes: u64, _: SegmentOptions) -> Result<Buffer> {
+    fn allocate(&self, _: &Device, len_bytes: u64, options: SegmentOptions) -> Result<Buffer> {
         let charge = self.account.charge(len_bytes, "allocating the interpreter's memory")?;
-        let memory = Memory::allocate(host_len(len_bytes)?)?;
+        let memory = Memory::allocate(host_len(len_bytes)?, options.exportable, &self.account)?;
         Ok(Buffer { ptr: memory.as_ptr(), own: Some(memory), _charge: Some(charge) })
     }
 
@@ -204,8 +204,9 @@ impl Backend for Interpreter {
             return Err(Error::unsupported(Self::KIND, "export_memory").with("memory", "the host's"));
         };
         let allocation_bytes = memory.mapped_bytes();
+        let not_lendable = || Error::unsupported(Self::KIND, "export_memory").with("because", NOT_LENDABLE);
         Ok(Exported {
-            descriptor: memory.export()?,
+            descriptor: memory.export().ok_or_else(not_lendable)??,
             len_bytes: allocation_bytes,
             allocation_bytes,
             backend: Self::KIND,

@@ -10,7 +10,7 @@ use spoc_driver::{Error, ErrorKind, HostBuffer, HostMemory, HostMemoryOptions, K
 
 use super::Options;
 use super::event::Event;
-use super::memory::{Memory, page_bytes};
+use super::memory::{Memory, NOT_LENDABLE, page_bytes};
 use super::queue::Command;
 use super::stream::{Stream, Streams};
 use crate::account::{Account, Charge};
@@ -202,9 +202,9 @@ impl Backend for Native {
         event.mark().map_or(Ok(()), |mark| mark.finish())
     }
 
-    fn allocate(&self, _: &Device, len_bytes: u64, _: SegmentOptions) -> Result<Buffer> {
+    fn allocate(&self, _: &Device, len_bytes: u64, options: SegmentOptions) -> Result<Buffer> {
         let charge = self.account.charge(len_bytes, "allocating native device memory")?;
-        let memory = Memory::allocate(host_len(len_bytes)?)?;
+        let memory = Memory::allocate(host_len(len_bytes)?, options.exportable, &self.account)?;
         Ok(Buffer { place: Place::Own(memory), _charge: Some(charge) })
     }
 
@@ -230,8 +230,9 @@ impl Backend for Native {
             return Err(Error::unsupported(Self::KIND, "export_memory").with("memory", "the host's"));
         };
         let allocation_bytes = memory.mapped_bytes();
+        let not_lendable = || Error::unsupported(Self::KIND, "export_memory").with("because", NOT_LENDABLE);
         Ok(Exported {
-            descriptor: memory.export()?,
+            descriptor: memory.export().ok_or_else(not_lendable)??,
             len_bytes: allocation_bytes,
             allocation_bytes,
             backend: BackendKind::Native,

@@ -1,53 +1,74 @@
-//! Device memory: sealed memfds, present when allocated.
+//! Device memory: anonymous and in huge pages, or a sealed memfd where it is to be lent.
 
 use std::fs::File;
-use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
-use std::thread;
 
 use spoc_driver::{Error, ErrorKind, Result};
 
+use super::populate::{self, Populating};
+use crate::account::Account;
 use crate::capacity::Capacity;
 
-/// Populating is cut among threads in parts of at least this many bytes.
-const POPULATE_PART_BYTES: usize = 64 << 20;
-/// More threads than this gain nothing: the kernel's page zeroing is bound by memory.
-const POPULATE_THREADS_MAX: usize = 8;
+/// Huge pages begin at multiples of this; so does memory that is at least as long.
+const HUGE_BYTES: usize = 2 << 20;
 
-/// A mapped memfd, or the part of it that is asked for.
+/// Why some memory has no descriptor.
+pub(crate) const NOT_LENDABLE: &str = "the segment was not allocated as exportable";
+
+/// A mapping of zeroed memory, or the part of a memfd that is asked for.
 pub(crate) struct Memory {
     ptr: NonNull<u8>,
     mapped_bytes: usize,
-    descriptor: OwnedFd,
+    /// What another process can be given; none for memory that was not allocated to be lent.
+    descriptor: Option<OwnedFd>,
+    populating: Option<Populating>,
 }
 
-// SAFETY: a shared mapping that this value owns; all access is by raw pointer, ordered by streams.
+// SAFETY: a mapping that this value owns; all access is by raw pointer, ordered by streams.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// `len_bytes` rounded up to pages: zeroed, sealed against changing its size, and present.
-    pub(crate) fn allocate(len_bytes: usize) -> Result<Self> {
-        const DOING: &str = "allocating native device memory";
+    /// `len_bytes` rounded up to pages, zeroed. Memory that is to be lent is shared memory and present on return; any
+    /// other is anonymous, because only that is given huge pages as systems are set up, and much of it becomes
+    /// present in the background while its user begins: touching 4 KiB at a time costs more than filling it.
+    pub(crate) fn allocate(len_bytes: usize, lendable: bool, account: &Account) -> Result<Self> {
         let out_of_memory = |cause: std::io::Error| {
             let have_bytes = Capacity::now().free_bytes;
             let kind = ErrorKind::OutOfDeviceMemory { need_bytes: len_bytes as u64, have_bytes };
             Error::new(kind, DOING).because(cause)
         };
-        let descriptor = create_memfd()?;
         let too_large = || out_of_memory(std::io::Error::from_raw_os_error(libc::ENOMEM));
         let mapped_bytes = len_bytes.checked_next_multiple_of(page_bytes()).ok_or_else(too_large)?;
+        if lendable {
+            return Self::shared(mapped_bytes, out_of_memory);
+        }
+        let ptr = map_anonymous(mapped_bytes).map_err(out_of_memory)?;
+        let mut memory = Self { ptr, mapped_bytes, descriptor: None, populating: None };
+        // Wishes only: whether there are huge pages is the system's to say, and a forked child that keeps a view of
+        // the memory costs copies and gains nothing.
+        let _ = advise(memory.as_ptr(), mapped_bytes, libc::MADV_HUGEPAGE);
+        let _ = advise(memory.as_ptr(), mapped_bytes, libc::MADV_DONTFORK);
+        // SAFETY: the mapping lives until `drop`, which ends the populating first.
+        let begun = unsafe { populate::begin(memory.ptr, mapped_bytes, account) };
+        memory.populating = begun.map_err(out_of_memory)?;
+        Ok(memory)
+    }
+
+    fn shared(mapped_bytes: usize, out_of_memory: impl Fn(std::io::Error) -> Error) -> Result<Self> {
+        let descriptor = create_memfd()?;
         File::from(descriptor.try_clone().map_err(|error| os(DOING, error))?)
             .set_len(mapped_bytes as u64)
             .map_err(|error| os(DOING, error))?;
         let ptr = map(descriptor.as_raw_fd(), mapped_bytes)
             .ok_or_else(|| out_of_memory(std::io::Error::last_os_error()))?;
-        let memory = Self { ptr, mapped_bytes, descriptor };
-        // A wish only: whether shared memory gets huge pages is the system's to say.
-        let _ = advise(memory.ptr.as_ptr(), mapped_bytes, libc::MADV_HUGEPAGE);
-        memory.populate().map_err(out_of_memory)?;
+        let memory = Self { ptr, mapped_bytes, descriptor: Some(descriptor), populating: None };
+        // As above.
+        let _ = advise(memory.as_ptr(), mapped_bytes, libc::MADV_HUGEPAGE);
+        // SAFETY: the mapping is this value's, and nobody else has seen it yet.
+        unsafe { populate::whole(memory.ptr, mapped_bytes) }.map_err(out_of_memory)?;
         memory.seal()?;
         Ok(memory)
     }
@@ -73,7 +94,7 @@ impl Memory {
         let ptr =
             map(file.as_raw_fd(), mapped_bytes).ok_or_else(|| os(DOING, std::io::Error::last_os_error()))?;
         let _ = advise(ptr.as_ptr(), mapped_bytes, libc::MADV_POPULATE_WRITE);
-        Ok(Self { ptr, mapped_bytes, descriptor: file.into() })
+        Ok(Self { ptr, mapped_bytes, descriptor: Some(file.into()), populating: None })
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
@@ -84,58 +105,27 @@ impl Memory {
         self.mapped_bytes as u64
     }
 
-    /// Another descriptor of the same memory.
-    pub(crate) fn export(&self) -> Result<OwnedFd> {
-        let descriptor = self.descriptor.as_fd().try_clone_to_owned();
-        descriptor.map_err(|error| os("exporting native device memory", error))
+    /// Another descriptor of the same memory; none where it was not allocated to be lent.
+    pub(crate) fn export(&self) -> Option<Result<OwnedFd>> {
+        let descriptor = self.descriptor.as_ref()?.as_fd().try_clone_to_owned();
+        Some(descriptor.map_err(|error| os("exporting native device memory", error)))
     }
 
     fn seal(&self) -> Result<()> {
+        let Some(descriptor) = &self.descriptor else { return Ok(()) };
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: sealing reads no memory; the descriptor is ours.
-        match unsafe { libc::fcntl(self.descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        match unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
             0 => Ok(()),
             _ => Err(os("sealing native device memory", std::io::Error::last_os_error())),
-        }
-    }
-
-    /// Makes every page present, by several threads: one is far slower than the memory.
-    fn populate(&self) -> std::io::Result<()> {
-        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(POPULATE_THREADS_MAX);
-        let share = self.mapped_bytes.div_ceil(threads).max(POPULATE_PART_BYTES);
-        let part_bytes = share.next_multiple_of(page_bytes());
-        let part_at = |offset| self.populate_part(offset, part_bytes.min(self.mapped_bytes - offset));
-        thread::scope(|scope| {
-            // The first part is this thread's own, and so are those for which no thread can be had.
-            let spawn = |offset| {
-                thread::Builder::new().spawn_scoped(scope, move || part_at(offset)).map_err(|_| offset)
-            };
-            let workers: Vec<_> = (part_bytes..self.mapped_bytes).step_by(part_bytes).map(spawn).collect();
-            let panicked = |_| Err(std::io::Error::other("a populating thread panicked"));
-            workers.into_iter().fold(part_at(0), |outcome, worker| {
-                outcome.and(worker.map_or_else(part_at, |worker| worker.join().unwrap_or_else(panicked)))
-            })
-        })
-    }
-
-    fn populate_part(&self, offset: usize, len_bytes: usize) -> std::io::Result<()> {
-        let ptr = self.ptr.as_ptr().wrapping_add(offset);
-        match advise(ptr, len_bytes, libc::MADV_POPULATE_WRITE) {
-            // Before Linux 5.14 it does not exist: touch the pages instead.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                for page in (0..len_bytes).step_by(page_bytes()) {
-                    // SAFETY: inside the mapping, which nobody else has seen yet; zero is what is there.
-                    unsafe { ptr::write_volatile(ptr.wrapping_add(page), 0) };
-                }
-                Ok(())
-            }
-            outcome => outcome,
         }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        // Its threads still name the mapping.
+        self.populating = None;
         // SAFETY: mapped by `allocate` or `import`; the driver drops a buffer only when nothing uses it.
         let answer = unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.mapped_bytes) };
         if answer != 0 {
@@ -143,6 +133,8 @@ impl Drop for Memory {
         }
     }
 }
+
+const DOING: &str = "allocating native device memory";
 
 fn create_memfd() -> Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -162,7 +154,30 @@ fn map(descriptor: RawFd, len_bytes: usize) -> Option<NonNull<u8>> {
     if raw == libc::MAP_FAILED { None } else { NonNull::new(raw.cast()) }
 }
 
-fn advise(ptr: *mut u8, len_bytes: usize, advice: libc::c_int) -> std::io::Result<()> {
+/// Fresh anonymous memory, at a multiple of [`HUGE_BYTES`] if it is as long.
+fn map_anonymous(len_bytes: usize) -> std::io::Result<NonNull<u8>> {
+    let slack = if len_bytes < HUGE_BYTES { 0 } else { HUGE_BYTES - page_bytes() };
+    let too_large = || std::io::Error::from_raw_os_error(libc::ENOMEM);
+    let whole = len_bytes.checked_add(slack).ok_or_else(too_large)?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let raw = unsafe { libc::mmap(ptr::null_mut(), whole, protection, flags, -1, 0) };
+    if raw == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    let raw = raw.cast::<u8>();
+    let before = if slack == 0 { 0 } else { raw.addr().next_multiple_of(HUGE_BYTES) - raw.addr() };
+    for (offset, len) in [(0, before), (before + len_bytes, slack - before)] {
+        if len > 0 {
+            // SAFETY: whole pages of the mapping just made, outside of what is handed out.
+            unsafe { libc::munmap(raw.wrapping_add(offset).cast(), len) };
+        }
+    }
+    NonNull::new(raw.wrapping_add(before)).ok_or_else(too_large)
+}
+
+pub(super) fn advise(ptr: *mut u8, len_bytes: usize, advice: libc::c_int) -> std::io::Result<()> {
     // SAFETY: callers pass parts of their own mapping, and no advice used here discards data.
     match unsafe { libc::madvise(ptr.cast(), len_bytes, advice) } {
         0 => Ok(()),
@@ -187,8 +202,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mapped_is_refused_with_the_real_figures() {
-        for len_bytes in [usize::MAX, (isize::MAX as usize) & !0xFFFF] {
-            let error = Memory::allocate(len_bytes).err().unwrap();
+        let sizes = [usize::MAX, (isize::MAX as usize) & !0xFFFF];
+        for (len_bytes, lendable) in sizes.into_iter().flat_map(|len| [(len, false), (len, true)]) {
+            let error = Memory::allocate(len_bytes, lendable, &Account::new(None)).err().unwrap();
             match error.kind() {
                 ErrorKind::OutOfDeviceMemory { need_bytes, have_bytes } => {
                     assert_eq!(*need_bytes, len_bytes as u64);
@@ -197,5 +213,40 @@ mod tests {
                 _ => panic!("{error}"),
             }
         }
+    }
+
+    #[test]
+    fn memory_is_zeroed_aligned_and_outlived_by_nothing() {
+        for len_bytes in [1, page_bytes() + 1, HUGE_BYTES, populate::AT_ONCE_BYTES + HUGE_BYTES + 1] {
+            for lendable in [false, true] {
+                let memory = Memory::allocate(len_bytes, lendable, &Account::new(None)).unwrap();
+                assert_eq!(memory.mapped_bytes(), len_bytes.next_multiple_of(page_bytes()) as u64);
+                let aligned = !lendable && len_bytes >= HUGE_BYTES;
+                assert!(!aligned || memory.as_ptr().addr().is_multiple_of(HUGE_BYTES));
+                assert_eq!(memory.export().is_some(), lendable);
+                for at in [0, len_bytes / 2, len_bytes - 1] {
+                    // SAFETY: inside the mapping, which only this test knows.
+                    unsafe { assert_eq!(memory.as_ptr().wrapping_add(at).read(), 0) };
+                }
+                // SAFETY: as above.
+                unsafe { memory.as_ptr().wrapping_add(len_bytes - 1).write(7) };
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_while_memory_becomes_present_stays() {
+        let len_bytes = 2 * populate::AT_ONCE_BYTES;
+        let mut memory = Memory::allocate(len_bytes, false, &Account::new(None)).unwrap();
+        let bytes = memory.as_ptr();
+        for page in (0..len_bytes).step_by(page_bytes()) {
+            // SAFETY: inside the mapping, which only this test knows.
+            unsafe { bytes.wrapping_add(page).write(1) };
+        }
+        memory.populating = None;
+        // SAFETY: as above.
+        let kept =
+            (0..len_bytes).step_by(page_bytes()).all(|page| unsafe { bytes.wrapping_add(page).read() } == 1);
+        assert!(kept);
     }
 }

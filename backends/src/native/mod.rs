@@ -3,13 +3,15 @@
 //! - A stream is a thread behind a bounded queue, so ordering mistakes show here as they would on a GPU.
 //!   Nothing spins: idle threads sleep.
 //! - The default stream runs on the caller: complete on return, after all blocking streams.
-//! - Device memory is a sealed memfd, populated when it is allocated; exporting duplicates the descriptor.
+//! - Device memory is anonymous, in huge pages where the system has them, and becomes present in the background; one
+//!   that is exportable is a sealed memfd, present when allocated; exporting duplicates the descriptor.
 //! - How much there is: what the machine and the control group can give, or `SPOC_NATIVE_BYTES`
 //!   (`64M`, `1.5GiB`, `500MB`, or plain bytes: what [`parse_size`](crate::parse_size) reads).
 
 mod adapter;
 mod event;
 pub(crate) mod memory;
+mod populate;
 mod queue;
 mod stream;
 

@@ -1,0 +1,146 @@
+//! Making the pages of a mapping present: at once, or in the background.
+
+use std::num::NonZero;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::memory::{advise, page_bytes};
+use crate::account::{Absent, Account};
+
+/// A mapping up to this size is present on return: a thread would cost more.
+pub(super) const AT_ONCE_BYTES: usize = 64 << 20;
+/// What one call makes present, a multiple of a huge page: between two of them a thread can be told to stop.
+const STEP_BYTES: usize = 16 << 20;
+/// More threads than this gain nothing: the kernel's page zeroing is bound by memory.
+const THREADS_MAX: usize = 8;
+
+/// Threads that make a mapping present; dropping it ends them.
+pub(super) struct Populating {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    next: AtomicUsize,
+    stop: AtomicBool,
+    absent: Absent,
+}
+
+/// The mapping as the threads share it.
+#[derive(Clone, Copy)]
+struct Range {
+    ptr: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: the address is only named to the kernel, which checks it.
+unsafe impl Send for Range {}
+// SAFETY: as above.
+unsafe impl Sync for Range {}
+
+impl Range {
+    /// The `number`-th step, if there is one.
+    fn step(self, number: usize) -> Option<(*mut u8, usize)> {
+        let offset = number.checked_mul(STEP_BYTES).filter(|offset| *offset < self.len_bytes)?;
+        Some((self.ptr.as_ptr().wrapping_add(offset), STEP_BYTES.min(self.len_bytes - offset)))
+    }
+}
+
+fn threads_max() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
+}
+
+/// Makes a mapping present, by several threads before it returns: one is far slower than the memory.
+///
+/// # Safety
+/// The mapping is private to the caller for the duration, zeroed and writable.
+///
+/// # Errors
+/// The kernel has not that much.
+pub(super) unsafe fn whole(ptr: NonNull<u8>, len_bytes: usize) -> std::io::Result<()> {
+    let (range, next) = (Range { ptr, len_bytes }, AtomicUsize::new(0));
+    let work = || {
+        let mut steps = std::iter::from_fn(|| range.step(next.fetch_add(1, Ordering::Relaxed)));
+        steps.try_for_each(|(ptr, len)| present_or_touched(ptr, len))
+    };
+    let helpers = threads_max().min(len_bytes.div_ceil(AT_ONCE_BYTES)) - 1;
+    thread::scope(|scope| {
+        // For those that cannot be had, the others do more.
+        let spawned: Vec<_> =
+            (0..helpers).map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
+        let panicked = |_| Err(std::io::Error::other("a populating thread panicked"));
+        spawned
+            .into_iter()
+            .fold(work(), |outcome, helper| outcome.and(helper.join().unwrap_or_else(panicked)))
+    })
+}
+
+/// Makes a small mapping present, and begins to make a large one so.
+///
+/// # Safety
+/// The mapping outlives what is returned; it is zeroed, writable, and nobody else's until this returns.
+///
+/// # Errors
+/// The kernel has not that much.
+pub(super) unsafe fn begin(
+    ptr: NonNull<u8>,
+    len_bytes: usize,
+    account: &Account,
+) -> std::io::Result<Option<Populating>> {
+    if len_bytes <= AT_ONCE_BYTES {
+        present_or_touched(ptr.as_ptr(), len_bytes)?;
+        return Ok(None);
+    }
+    let range = Range { ptr, len_bytes };
+    let shared = Arc::new(Shared {
+        next: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+        absent: account.absent(len_bytes as u64),
+    });
+    // Half of the processors are left to whoever fills the memory.
+    let threads = (0..threads_max().div_ceil(2)).map_while(|_| {
+        let shared = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("spoc-populate".to_owned());
+        thread.spawn(move || in_background(range, &shared)).ok()
+    });
+    Ok(Some(Populating { threads: threads.collect(), shared }))
+}
+
+fn in_background(range: Range, shared: &Shared) {
+    while !shared.stop.load(Ordering::Relaxed) {
+        let Some((ptr, len)) = range.step(shared.next.fetch_add(1, Ordering::Relaxed)) else { return };
+        if let Err(error) = advise(ptr, len, libc::MADV_POPULATE_WRITE) {
+            // What is not present yet comes when it is touched, which nobody but its user may do.
+            tracing::debug!(%error, "device memory becomes present as it is used");
+            return;
+        }
+        shared.absent.present(len as u64);
+    }
+}
+
+fn present_or_touched(ptr: *mut u8, len_bytes: usize) -> std::io::Result<()> {
+    match advise(ptr, len_bytes, libc::MADV_POPULATE_WRITE) {
+        // Before Linux 5.14 it does not exist: touch the pages instead.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            for page in (0..len_bytes).step_by(page_bytes()) {
+                // SAFETY: inside a mapping that nobody else has seen yet; zero is what is there.
+                unsafe { std::ptr::write_volatile(ptr.wrapping_add(page), 0) };
+            }
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+impl Drop for Populating {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a populating thread panicked");
+            }
+        }
+    }
+}
