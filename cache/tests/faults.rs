@@ -156,12 +156,35 @@ fn a_copy_that_fails_or_is_refused_mid_load() {
         } else {
             control.fail_copy(5);
         }
-        let pump = pump(&device, IoMode::Auto, 512 << 10);
+        // So few chunks that each is enqueued alone.
+        let mut options = PumpOptions::new(IoMode::Auto, 512 << 10).unwrap();
+        options.reader.chunk_bytes = 64 << 10;
+        let pump = Pump::start(&device, options).unwrap();
         let error = load_model(&pump, &model, &LoadOptions::default()).unwrap_err();
         assert!(error.kind().as_str() != "closed", "{error}");
         nothing_left(&device);
         assert_eq!(control.violations(), Vec::<String>::new());
     }
+}
+
+#[test]
+fn chunks_that_are_refused_together_are_tried_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, model) = model(&folder);
+    // Sixteen chunks: up to two are enqueued together.
+    for nth in 1..20 {
+        let (device, control) = deferred(WaitMode::Drive);
+        control.refuse_copy(nth);
+        let pump = pump(&device, IoMode::Pread, 512 << 10);
+        match load_model(&pump, &model, &LoadOptions::default()) {
+            Ok(loaded) => assert_eq!(loaded.verify(&model).unwrap(), model.tensor_bytes()),
+            // The one that was refused was alone.
+            Err(error) => assert_ne!(error.kind().as_str(), "closed", "{error}"),
+        }
+        nothing_left(&device);
+        assert_eq!(control.violations(), Vec::<String>::new());
+    }
+    drop(path);
 }
 
 #[test]

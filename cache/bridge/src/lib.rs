@@ -1,11 +1,16 @@
 //! Joins the reader's staging memory to the driver's copies. The only unsafe code of the cache room:
 //! marker implementations, each passing on what one side promises to what the other side asks.
 
+mod batch;
+
+pub use batch::Batch;
+
 use spoc_driver::{Device, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned};
-use spoc_io::{Chunk, HostRegion};
+use spoc_io::HostRegion;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 /// How a ring's memory is known to its device: the rungs of the ladder, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,18 +52,27 @@ pub struct Missed {
 
 /// What keeps the bytes there. Never read through: the pointer beside it is.
 enum Hold {
-    Registered { _pin: Pin, _memory: HostMemory },
+    Registered { _pin: Pin },
     Driver { _memory: Pinned },
-    Pageable { _memory: HostMemory },
+    Pageable,
+}
+
+/// How the device came to know the bytes.
+struct Known {
+    rung: Rung,
+    missed: Vec<Missed>,
+    _hold: Hold,
 }
 
 /// Memory of a staging ring, known to one device as well as it can be.
 pub struct RingMemory {
     ptr: NonNull<u8>,
     len_bytes: usize,
-    rung: Rung,
-    missed: Vec<Missed>,
-    _hold: Hold,
+    known: OnceLock<Known>,
+    /// Registers the memory meanwhile.
+    pinning: Mutex<Option<JoinHandle<spoc_driver::Result<Pin>>>>,
+    /// After what registers it.
+    _memory: Option<HostMemory>,
 }
 
 impl RingMemory {
@@ -71,22 +85,16 @@ impl RingMemory {
         let mut missed = Vec::new();
         let memory = HostMemory::allocate(len_bytes, HostMemoryOptions::default())?;
         match device.pin(&memory) {
-            Ok(pin) => {
-                let start = NonNull::new(memory.as_ptr());
-                return RingMemory::on(
-                    start,
-                    Hold::Registered { _pin: pin, _memory: memory },
-                    len_bytes,
-                    missed,
-                );
-            }
+            Ok(pin) => return RingMemory::on_host(memory, len_bytes, Hold::Registered { _pin: pin }, missed),
             Err(error) => missed.push(Missed { rung: Rung::Registered, reason: error.to_string() }),
         }
         match device.alloc_pinned(len_bytes as u64) {
             Ok(mut pinned) => {
                 let start = NonNull::new(HostSink::as_mut_ptr(&mut pinned));
-                if start.is_some_and(|start| start.addr().get().is_multiple_of(4096)) {
-                    return RingMemory::on(start, Hold::Driver { _memory: pinned }, len_bytes, missed);
+                if let Some(start) = start.filter(|start| start.addr().get().is_multiple_of(4096)) {
+                    let known =
+                        Known { rung: Rung::DriverPinned, missed, _hold: Hold::Driver { _memory: pinned } };
+                    return Ok(RingMemory::at(start, len_bytes, Some(known), None));
                 }
                 let reason = "the driver's memory is not page aligned".to_owned();
                 missed.push(Missed { rung: Rung::DriverPinned, reason });
@@ -94,55 +102,128 @@ impl RingMemory {
             Err(error) => missed.push(Missed { rung: Rung::DriverPinned, reason: error.to_string() }),
         }
         tracing::warn!(device = %device.info().uuid, bytes = len_bytes, "staging memory is not pinned");
-        let start = NonNull::new(memory.as_ptr());
-        RingMemory::on(start, Hold::Pageable { _memory: memory }, len_bytes, missed)
+        RingMemory::on_host(memory, len_bytes, Hold::Pageable, missed)
     }
 
-    fn on(
-        start: Option<NonNull<u8>>,
-        hold: Hold,
+    /// As [`allocate`](RingMemory::allocate), but does not wait for the registration, where the device has one: that
+    /// takes longer than the first reads, which need not wait for it. The first copy must: see
+    /// [`settle`](RingMemory::settle).
+    ///
+    /// # Errors
+    /// As of [`allocate`](RingMemory::allocate).
+    pub fn allocate_while_pinning(device: &Device, len_bytes: usize) -> spoc_driver::Result<RingMemory> {
+        // A device that cannot register at all is known by one page, while there is still a choice of memory.
+        let page = HostMemory::allocate(1, HostMemoryOptions { huge_pages: false, ..Default::default() })?;
+        if device.pin(&page).is_err() {
+            return RingMemory::allocate(device, len_bytes);
+        }
+        let memory = HostMemory::allocate(len_bytes, HostMemoryOptions::default())?;
+        let start = start_of(&memory)?;
+        let (of, bytes) = (device.clone(), memory.clone());
+        let thread = std::thread::Builder::new().name("spoc-pin".to_owned()).spawn(move || of.pin(&bytes));
+        match thread {
+            Ok(thread) => {
+                let ring = RingMemory::at(start, len_bytes, None, Some(memory));
+                *ring.pinning.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+                Ok(ring)
+            }
+            Err(_) => RingMemory::allocate(device, len_bytes),
+        }
+    }
+
+    fn on_host(
+        memory: HostMemory,
         len_bytes: usize,
+        hold: Hold,
         missed: Vec<Missed>,
     ) -> spoc_driver::Result<RingMemory> {
-        let rung = match &hold {
-            Hold::Registered { .. } => Rung::Registered,
-            Hold::Driver { .. } => Rung::DriverPinned,
-            Hold::Pageable { .. } => Rung::Pageable,
-        };
-        let ptr = start.ok_or_else(|| {
-            spoc_driver::Error::new(spoc_driver::ErrorKind::Backend, "taking staging memory")
-        })?;
-        Ok(RingMemory { ptr, len_bytes, rung, missed, _hold: hold })
+        let rung = if matches!(hold, Hold::Pageable) { Rung::Pageable } else { Rung::Registered };
+        let start = start_of(&memory)?;
+        Ok(RingMemory::at(start, len_bytes, Some(Known { rung, missed, _hold: hold }), Some(memory)))
     }
 
-    /// The rung it is on.
+    fn at(
+        ptr: NonNull<u8>,
+        len_bytes: usize,
+        known: Option<Known>,
+        memory: Option<HostMemory>,
+    ) -> RingMemory {
+        let cell = OnceLock::new();
+        if let Some(known) = known {
+            // A new cell is empty.
+            let _ = cell.set(known);
+        }
+        RingMemory { ptr, len_bytes, known: cell, pinning: Mutex::new(None), _memory: memory }
+    }
+
+    /// Waits until the device knows the memory as well as it will. At once after [`allocate`](RingMemory::allocate).
+    pub fn settle(&self) {
+        let _ = self.known();
+    }
+
+    fn known(&self) -> &Known {
+        self.known.get_or_init(|| {
+            let thread = self.pinning.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let reason = match thread.map(JoinHandle::join) {
+                Some(Ok(Ok(pin))) => {
+                    return Known {
+                        rung: Rung::Registered,
+                        missed: Vec::new(),
+                        _hold: Hold::Registered { _pin: pin },
+                    };
+                }
+                Some(Ok(Err(error))) => error.to_string(),
+                Some(Err(_)) | None => "the thread that registers memory ended early".to_owned(),
+            };
+            // Reads are on their way into this memory: it is too late for another one.
+            tracing::warn!(bytes = self.len_bytes, reason, "staging memory is not pinned");
+            let missed = vec![Missed { rung: Rung::Registered, reason }];
+            Known { rung: Rung::Pageable, missed, _hold: Hold::Pageable }
+        })
+    }
+
+    /// The rung it is on. Waits as [`settle`](RingMemory::settle).
     #[must_use]
     pub fn rung(&self) -> Rung {
-        self.rung
+        self.known().rung
     }
 
-    /// The better rungs, and why not they.
+    /// The better rungs, and why not they. Waits as [`settle`](RingMemory::settle).
     #[must_use]
     pub fn missed(&self) -> &[Missed] {
-        &self.missed
+        &self.known().missed
+    }
+}
+
+fn start_of(memory: &HostMemory) -> spoc_driver::Result<NonNull<u8>> {
+    NonNull::new(memory.as_ptr())
+        .ok_or_else(|| spoc_driver::Error::new(spoc_driver::ErrorKind::Backend, "taking staging memory"))
+}
+
+impl Drop for RingMemory {
+    /// A registration on its way ends here, and not at some later time.
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 
 impl fmt::Debug for RingMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RingMemory").field("len_bytes", &self.len_bytes).field("rung", &self.rung).finish()
+        let rung = self.known.get().map(|known| known.rung);
+        f.debug_struct("RingMemory").field("len_bytes", &self.len_bytes).field("rung", &rung).finish()
     }
 }
 
-// SAFETY: `hold` owns the memory and consists of Send and Sync values of the driver; the pointer is only
-// handed out, to a reader that answers for who touches which bytes.
+// SAFETY: the memory's owners in here are Send and Sync values of the driver; the pointer is only handed out, to a
+// reader that answers for who touches which bytes.
 unsafe impl Send for RingMemory {}
 // SAFETY: as above; nothing here reads or writes through the pointer.
 unsafe impl Sync for RingMemory {}
 
 // SAFETY: the driver mapped `len_bytes` zeroed bytes at a page-aligned address (HostMemory by its contract,
-// driver memory checked in `allocate`) and keeps them in place until its handle goes, which `hold` owns until
-// this value is dropped. No other handle to the bytes left `allocate`, so only the reader's chunks touch them.
+// driver memory checked in `allocate`) and keeps them in place until its handle goes, which `_memory` or `known` owns
+// until this value is dropped. No other handle to the bytes leaves this type but the registration's, which reads and
+// writes nothing, so only the reader's chunks touch them.
 unsafe impl HostRegion for RingMemory {
     fn as_ptr(&self) -> NonNull<u8> {
         self.ptr
@@ -150,31 +231,6 @@ unsafe impl HostRegion for RingMemory {
 
     fn len_bytes(&self) -> usize {
         self.len_bytes
-    }
-}
-
-/// A chunk that has been read, as a source of copies. Goes back to its ring when the copies have run.
-#[derive(Debug)]
-pub struct ChunkSource(Chunk);
-
-impl ChunkSource {
-    /// The chunk as a source.
-    #[must_use]
-    pub fn new(chunk: Chunk) -> ChunkSource {
-        ChunkSource(chunk)
-    }
-}
-
-// SAFETY: a chunk is the only owner of its bytes from the end of the read until it is dropped (io's
-// contract), it keeps the region mapped and in place, and this value gives nobody access to it. Its bytes are
-// initialised: the region was zeroed, then read into.
-unsafe impl HostSource for ChunkSource {
-    fn as_ptr(&self) -> *const u8 {
-        self.0.as_ptr()
-    }
-
-    fn len_bytes(&self) -> usize {
-        self.0.len_bytes()
     }
 }
 
@@ -253,6 +309,35 @@ mod tests {
         assert_eq!(memory.rung(), Rung::DriverPinned);
         drop(memory);
         assert_eq!(device.pinned_ranges(), 0);
+    }
+
+    #[test]
+    fn pinning_meanwhile_comes_to_the_same_rungs() {
+        for (register, pinned, rung) in [
+            (true, true, Rung::Registered),
+            (false, true, Rung::DriverPinned),
+            (false, false, Rung::Pageable),
+        ] {
+            let (device, control) = device(register, pinned);
+            let memory = RingMemory::allocate_while_pinning(&device, 3 * 4096).unwrap();
+            assert_eq!((memory.rung(), memory.missed().len()), (rung, rung as usize));
+            drop(memory);
+            assert_eq!((device.pinned_ranges(), control.live().pinned), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_pin_that_fails_meanwhile_leaves_ordinary_memory() {
+        let (device, control) = device(true, true);
+        control.fail_pin(2);
+        let memory = RingMemory::allocate_while_pinning(&device, 4096).unwrap();
+        assert_eq!(memory.rung(), Rung::Pageable);
+        assert_eq!(memory.missed()[0].rung, Rung::Registered);
+        drop(memory);
+        // Nobody asks, and it is not waited for by anything but the end.
+        let unasked = RingMemory::allocate_while_pinning(&device, 4096).unwrap();
+        drop(unasked);
+        assert_eq!((device.pinned_ranges(), control.live().pinned), (0, 0));
     }
 
     #[test]

@@ -114,8 +114,6 @@ pub(super) struct Work {
 pub(super) struct Progress {
     /// Every read has come back.
     pub all_read: bool,
-    /// It failed or is not wanted any more.
-    pub dead: bool,
     /// Nothing of it is in flight: it left the table.
     pub ended: bool,
 }
@@ -254,21 +252,25 @@ impl Jobs {
         first
     }
 
-    /// One chunk's copies of the job are enqueued, or none were; or a chunk's copies have run.
-    pub(super) fn step(&self, id: JobId, enqueued: bool, retired: bool) -> Progress {
+    /// A chunk of the job is held for its copies, or none is; or a chunk's copies have run.
+    pub(super) fn step(&self, id: JobId, held: bool, retired: bool) -> Progress {
         let mut table = self.lock();
         let Some(entry) = table.find(id) else {
-            return Progress { all_read: false, dead: true, ended: false };
+            return Progress { all_read: false, ended: false };
         };
-        entry.copies_in_flight += u32::from(enqueued);
+        entry.copies_in_flight += u32::from(held);
         entry.copies_in_flight -= u32::from(retired).min(entry.copies_in_flight);
         let all_read = entry.reads_left == 0;
         let ended = all_read && entry.copies_in_flight == 0;
-        let dead = entry.work.as_ref().is_none_or(|work| work.dead);
         if ended {
             table.leave(id);
         }
-        Progress { all_read, dead, ended }
+        Progress { all_read, ended }
+    }
+
+    /// It failed, is not wanted any more, or has left.
+    pub(super) fn is_dead(&self, id: JobId) -> bool {
+        self.lock().find(id).and_then(|entry| entry.work.as_ref()).is_none_or(|work| work.dead)
     }
 
     pub(super) fn reads_out(&self) -> u64 {

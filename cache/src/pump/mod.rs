@@ -16,15 +16,19 @@ use crate::{Error, ErrorKind, Result};
 use jobs::Jobs;
 use spoc_bridge::{Missed, RingMemory, Rung};
 use spoc_driver::{Device, StreamOptions};
-use spoc_io::{IoMode, PlanOptions, Reader, ReaderOptions, ReaderReport};
+use spoc_io::{HostRegion, IoMode, PlanOptions, Reader, ReaderOptions, ReaderReport};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Chunks a ring needs at least: one being read, one being copied, or neither side ever overlaps.
 const CHUNKS_MIN: usize = 2;
+
+/// Bytes of a chunk, unless the caller or the budget says otherwise: a copy of less does not reach the rate of a PCIe 5
+/// link, and a read of more leaves the processor's caches before it is copied.
+const CHUNK_BYTES: u32 = 2 << 20;
 
 /// How a pump is set up.
 #[derive(Clone)]
@@ -39,7 +43,8 @@ pub struct PumpOptions {
 
 impl Default for PumpOptions {
     fn default() -> PumpOptions {
-        PumpOptions { staging_bytes: 64 << 20, reader: ReaderOptions::default(), counters: None }
+        let reader = ReaderOptions { chunk_bytes: CHUNK_BYTES, ..ReaderOptions::default() };
+        PumpOptions { staging_bytes: 64 << 20, reader, counters: None }
     }
 }
 
@@ -54,7 +59,7 @@ impl PumpOptions {
         if staging_bytes < CHUNKS_MIN * SMALLEST {
             return Err(too_small(CHUNKS_MIN * SMALLEST, staging_bytes));
         }
-        let reader = ReaderOptions::default();
+        let reader = PumpOptions::default().reader;
         let room = staging_bytes / (2 * reader.depth as usize).max(CHUNKS_MIN);
         let chunk = (reader.chunk_bytes as usize).min(room / SMALLEST * SMALLEST).max(SMALLEST);
         let chunk_bytes = u32::try_from(chunk).unwrap_or(reader.chunk_bytes);
@@ -106,7 +111,9 @@ pub(crate) struct Shared {
 pub struct Pump {
     device: Device,
     shared: Arc<Shared>,
-    ring: RingReport,
+    chunks: usize,
+    memory: Arc<RingMemory>,
+    ring: OnceLock<RingReport>,
     plan_options: PlanOptions,
     prepare: Duration,
     thread: Option<JoinHandle<()>>,
@@ -114,12 +121,15 @@ pub struct Pump {
 
 impl fmt::Debug for Pump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pump").field("device", &self.device.info().uuid).field("ring", &self.ring).finish()
+        f.debug_struct("Pump")
+            .field("device", &self.device.info().uuid)
+            .field("ring", &self.ring.get())
+            .finish()
     }
 }
 
 impl Pump {
-    /// Takes and pins the ring, starts the reader and the copy thread.
+    /// Takes the ring, begins to pin it, starts the reader and the copy thread.
     ///
     /// # Errors
     /// A budget that cannot hold two chunks; the host's, the reader's or the device's refusals.
@@ -130,14 +140,8 @@ impl Pump {
             return Err(too_small(CHUNKS_MIN * chunk_bytes.max(4096), options.staging_bytes));
         }
         let chunks = options.staging_bytes / chunk_bytes;
-        let memory = RingMemory::allocate(device, chunks * chunk_bytes)?;
-        let ring = RingReport {
-            bytes: chunks * chunk_bytes,
-            chunk_bytes,
-            rung: memory.rung(),
-            missed: memory.missed().to_vec(),
-        };
-        let reader = Reader::start(Arc::new(memory), options.reader.clone())?;
+        let memory = Arc::new(RingMemory::allocate_while_pinning(device, chunks * chunk_bytes)?);
+        let reader = Reader::start(Arc::clone(&memory) as Arc<dyn HostRegion>, options.reader.clone())?;
         let completions = reader.completions().clone();
         let shared = Arc::new(Shared {
             jobs: Jobs::new(reader),
@@ -146,7 +150,8 @@ impl Pump {
         });
         let copies =
             device.create_stream(StreamOptions { non_blocking: true, ..StreamOptions::default() })?;
-        let thread = thread::Copier::new(device, Arc::clone(&shared), completions, copies, chunks)?;
+        let (to_serve, ring) = (Arc::clone(&shared), Arc::clone(&memory));
+        let thread = thread::Copier::new(device, to_serve, completions, ring, copies, chunks)?;
         let thread = std::thread::Builder::new()
             .name("spoc-pump".to_owned())
             .spawn(move || thread.run())
@@ -154,7 +159,9 @@ impl Pump {
         Ok(Arc::new(Pump {
             device: device.clone(),
             shared,
-            ring,
+            chunks,
+            memory,
+            ring: OnceLock::new(),
             plan_options: PlanOptions { chunk_bytes: options.reader.chunk_bytes, ..PlanOptions::default() },
             prepare: began.elapsed(),
             thread: Some(thread),
@@ -173,10 +180,19 @@ impl Pump {
         &self.shared.counters
     }
 
-    /// How its ring came to be.
+    /// How its ring came to be. Waits for the ring's registration with the device, which begins in
+    /// [`start`](Pump::start) and is otherwise waited for by the first copy alone.
     #[must_use]
     pub fn ring(&self) -> &RingReport {
-        &self.ring
+        self.ring.get_or_init(|| {
+            let chunk_bytes = self.plan_options.chunk_bytes as usize;
+            RingReport {
+                bytes: self.chunks * chunk_bytes,
+                chunk_bytes,
+                rung: self.memory.rung(),
+                missed: self.memory.missed().to_vec(),
+            }
+        })
     }
 
     /// Time that [`start`](Pump::start) took.

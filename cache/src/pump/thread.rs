@@ -1,12 +1,16 @@
 //! The copy thread.
+//!
+//! Chunks that have arrived together are enqueued together: one submission, one event behind it. While the reader has
+//! chunks left, the thread waits for reads and only looks at copies, so that the device is never idle because the
+//! thread sat in a wait for the copy before.
 
 use super::Shared;
 use super::jobs::{Begin, JobId, Work};
 use crate::stats::layout::Counter;
 use crate::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
-use spoc_bridge::ChunkSource;
-use spoc_driver::{CopyRange, Device, Event, Stream};
+use spoc_bridge::{Batch, RingMemory};
+use spoc_driver::{Device, Event, Stream};
 use spoc_io::{Chunk, Completion};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,30 +22,39 @@ use std::time::{Duration, Instant};
 const BEAT: Duration = Duration::from_millis(500);
 
 /// How often the thread looks at copies that may stand behind a launch while it waits for reads.
-const GLANCE: Duration = Duration::from_millis(10);
+const GLANCE_STANDING: Duration = Duration::from_millis(10);
 
-/// Pieces of one chunk that there is room for before a larger list is made (and kept).
-const PIECES: usize = 64;
+/// How often it looks at others.
+const GLANCE: Duration = Duration::from_millis(1);
 
-/// A chunk whose copies are enqueued.
-struct InFlight {
+/// Chunks enqueued together, at most. More gain nothing, and come back to the ring later.
+const BATCH_MAX: usize = 8;
+
+/// A chunk whose copies are enqueued, or are about to be.
+struct Held {
     job: JobId,
     /// Kept for the end: the table forgets a job that has ended.
     work: Work,
-    event: Event,
+    bytes: u64,
 }
 
 /// The thread's own state.
 pub(super) struct Copier {
     shared: Arc<Shared>,
     completions: Receiver<Completion>,
+    ring: Arc<RingMemory>,
     copies: Stream,
+    batch: Batch,
+    /// One for each chunk of the batch.
+    pending: Vec<Held>,
+    batch_max: usize,
     /// Oldest first.
-    in_flight: VecDeque<InFlight>,
-    /// One event a chunk: as many as can be in flight.
+    in_flight: VecDeque<Held>,
+    /// The event behind each batch and how many of `in_flight` are of it, oldest first.
+    batches: VecDeque<(Event, usize)>,
+    /// One event a batch: as many as can be in flight.
     events: Vec<Event>,
     chunks: usize,
-    ranges: Vec<CopyRange<'static>>,
     /// Work was enqueued behind releases of leases: the copy stream may stand until launches have ended.
     may_stand: bool,
     last_beat: Instant,
@@ -58,20 +71,27 @@ impl Copier {
         device: &Device,
         shared: Arc<Shared>,
         completions: Receiver<Completion>,
+        ring: Arc<RingMemory>,
         copies: Stream,
         chunks: usize,
     ) -> Result<Copier> {
         // A submission each for the copies of a chunk, its event and a fill's event and waits.
         copies.reserve(4 * chunks + 16, 4);
         let events = (0..chunks).map(|_| device.create_event()).collect::<Result<Vec<_>, _>>()?;
+        // A small part of the ring: the chunks of a batch come back together.
+        let batch_max = (chunks / 8).clamp(1, BATCH_MAX);
         Ok(Copier {
             shared,
             completions,
+            ring,
             copies,
+            batch: Batch::new(batch_max, chunks),
+            pending: Vec::with_capacity(batch_max),
+            batch_max,
             in_flight: VecDeque::with_capacity(chunks),
+            batches: VecDeque::with_capacity(chunks),
             events,
             chunks,
-            ranges: Vec::with_capacity(PIECES),
             may_stand: false,
             last_beat: Instant::now(),
         })
@@ -80,7 +100,7 @@ impl Copier {
     pub fn run(mut self) {
         loop {
             match self.next() {
-                Next::Chunk(completion) => self.take(completion),
+                Next::Chunk(completion) => self.take_ready(completion),
                 Next::Again => {}
                 Next::Stop => break,
             }
@@ -88,7 +108,7 @@ impl Copier {
         }
     }
 
-    /// What to do next. Waits for a read while nothing is on the device, else for the oldest copy.
+    /// What to do next. Waits for a read while the reader has chunks left, else for the oldest copies.
     fn next(&mut self) -> Next {
         self.beat();
         self.retire_fired();
@@ -98,9 +118,8 @@ impl Copier {
             Err(TryRecvError::Empty) => {}
         }
         let reads_out = self.shared.jobs.reads_out() > 0;
-        // Copies that stand behind a launch must not keep others from being enqueued: while the reader has
-        // chunks left, reads are waited for and the copies only looked at.
-        let reader_first = self.may_stand && self.in_flight.len() <= self.chunks / 2;
+        // Copies that stand behind a launch must not keep others from being enqueued, either.
+        let reader_first = (reads_out || self.may_stand) && self.in_flight.len() <= self.chunks / 2;
         if self.in_flight.is_empty() || reader_first {
             self.wait_for_read(reads_out)
         } else {
@@ -110,7 +129,11 @@ impl Copier {
 
     fn wait_for_read(&mut self, reads_out: bool) -> Next {
         let began = Instant::now();
-        let patience = if self.in_flight.is_empty() { BEAT } else { GLANCE };
+        let patience = match (self.in_flight.is_empty(), self.may_stand) {
+            (true, _) => BEAT,
+            (false, true) => GLANCE_STANDING,
+            (false, false) => GLANCE,
+        };
         let received = self.completions.recv_timeout(patience);
         if reads_out && self.in_flight.is_empty() {
             self.shared.counters.add_time(Counter::WaitReadsNs, began.elapsed());
@@ -124,9 +147,9 @@ impl Copier {
     }
 
     fn wait_for_copy(&mut self) -> Next {
-        let Some(oldest) = self.in_flight.front() else { return Next::Again };
+        let Some((oldest, _)) = self.batches.front() else { return Next::Again };
         let began = Instant::now();
-        let waited = oldest.event.synchronize();
+        let waited = oldest.synchronize();
         self.shared.counters.add_time(Counter::WaitCopiesNs, began.elapsed());
         match waited {
             Ok(()) => self.retire_oldest(),
@@ -136,8 +159,8 @@ impl Copier {
     }
 
     fn retire_fired(&mut self) {
-        while let Some(oldest) = self.in_flight.front() {
-            match oldest.event.query() {
+        while let Some((oldest, _)) = self.batches.front() {
+            match oldest.query() {
                 Ok(true) => self.retire_oldest(),
                 Ok(false) => return,
                 Err(error) => return self.fail_stream(&error.into()),
@@ -146,11 +169,23 @@ impl Copier {
     }
 
     fn retire_oldest(&mut self) {
-        let Some(done) = self.in_flight.pop_front() else { return };
-        self.events.push(done.event);
+        let Some((event, chunks)) = self.batches.pop_front() else { return };
+        self.events.push(event);
+        self.retire(chunks);
+    }
+
+    fn retire(&mut self, chunks: usize) {
+        for _ in 0..chunks {
+            let Some(done) = self.in_flight.pop_front() else { break };
+            self.let_go(&done);
+        }
         self.may_stand &= !self.in_flight.is_empty();
-        if self.shared.jobs.step(done.job, false, true).ended {
-            done.work.sink.ended(done.work.tag);
+    }
+
+    /// The chunk is no longer in use.
+    fn let_go(&self, held: &Held) {
+        if self.shared.jobs.step(held.job, false, true).ended {
+            held.work.sink.ended(held.work.tag);
         }
     }
 
@@ -165,36 +200,53 @@ impl Copier {
                 lost.work.sink.failed(lost.work.tag, error, true);
             }
         }
-        while !self.in_flight.is_empty() {
-            self.retire_oldest();
-        }
+        self.events.extend(self.batches.drain(..).map(|(event, _)| event));
+        self.retire(self.in_flight.len());
     }
 
-    /// One completion: its copies are enqueued, or its job fails.
+    /// This completion, and those that are there already: one batch at most.
+    fn take_ready(&mut self, first: Completion) {
+        self.take(first);
+        for _ in 1..self.batch_max {
+            match self.completions.try_recv() {
+                Ok(completion) => self.take(completion),
+                Err(_) => break,
+            }
+        }
+        self.flush();
+    }
+
+    /// One completion: its chunk goes to the batch, or its job fails.
     fn take(&mut self, completion: Completion) {
         let id = JobId::from_token(completion.token);
         let Some(mut work) = self.shared.jobs.arrived(id) else { return };
-        let mut enqueued = false;
+        let mut held = false;
         match completion.outcome {
             Err(error) => self.fail(&work, &error.into(), false),
             // Nobody wants it any more: the chunk goes back to the ring.
             Ok(_) if work.dead => {}
-            Ok(chunk) => match self.copy(&mut work, completion.read, chunk) {
-                Ok(did) => enqueued = did,
+            Ok(chunk) => match self.hold(&mut work, completion.read, chunk) {
+                Ok(did) => held = did,
                 Err(error) => self.fail(&work, &error, true),
             },
         }
-        let progress = self.shared.jobs.step(id, enqueued, false);
-        if progress.all_read
-            && enqueued
-            && !progress.dead
-            // The reader has judged the files: the last completion of a plan whose files changed is an error.
-            && let Err(error) = work.sink.published(work.tag, &self.copies)
-        {
-            self.fail(&work, &error, true);
+        let progress = self.shared.jobs.step(id, held, false);
+        if progress.all_read && held {
+            self.publish(id, &work);
         }
         if progress.ended {
             work.sink.ended(work.tag);
+        }
+    }
+
+    /// The last chunk of a job has arrived.
+    fn publish(&mut self, id: JobId, work: &Work) {
+        self.flush();
+        // The reader has judged the files: the last completion of a plan whose files changed is an error.
+        if !self.shared.jobs.is_dead(id)
+            && let Err(error) = work.sink.published(work.tag, &self.copies)
+        {
+            self.fail(work, &error, true);
         }
     }
 
@@ -204,10 +256,11 @@ impl Copier {
         }
     }
 
-    /// Enqueues the copies of one chunk and an event behind them. False if the job is not wanted any more.
-    fn copy(&mut self, work: &mut Work, read: u32, chunk: Chunk) -> Result<bool> {
-        let began = Instant::now();
+    /// Adds one chunk to the batch. False if the job is not wanted any more.
+    fn hold(&mut self, work: &mut Work, read: u32, chunk: Chunk) -> Result<bool> {
         if !work.begun {
+            // The stream may be made to wait: not for what others have in the batch.
+            self.flush();
             match work.sink.begin(work.tag, &self.copies)? {
                 Begin::Skip => {
                     self.shared.jobs.kill(work.id);
@@ -219,48 +272,90 @@ impl Copier {
             work.begun = true;
             self.shared.jobs.set_begun(work.id);
         }
-        let bytes = self.enqueue(work, read, chunk)?;
-        let event = match self.events.pop() {
-            Some(event) => event,
-            // As many events as chunks, and each chunk in flight holds one: cannot be, and costs nothing.
-            None => self.copies.device().create_event()?,
-        };
-        if let Err(error) = self.copies.record(&event) {
-            // Copies without an event: only the stream itself can still say when they end.
-            let error = Error::from(error);
-            self.fail_stream(&error);
-            return Err(error);
-        }
-        self.in_flight.push_back(InFlight { job: work.id, work: work.clone(), event });
-        let counters = &self.shared.counters;
-        counters.add(Counter::Chunks, 1);
-        counters.add(Counter::CopiedBytes, bytes);
-        counters.add_time(Counter::EnqueueNs, began.elapsed());
-        work.sink.progress(work.tag, bytes);
-        Ok(true)
-    }
-
-    fn enqueue(&mut self, work: &Work, read: u32, chunk: Chunk) -> Result<u64> {
-        let mut ranges: Vec<CopyRange<'_>> = std::mem::take(&mut self.ranges);
+        self.batch.hold(chunk);
         let mut bytes = 0;
         let pieces = work.plan.reads().get(read as usize).map(|read| work.plan.pieces_of(read));
         for piece in pieces.unwrap_or_default() {
             let Some((dst, base)) = work.places.of(piece.target) else { continue };
-            bytes += u64::from(piece.len_bytes);
-            ranges.push(CopyRange {
-                src_offset: piece.chunk_offset as usize,
-                dst,
-                dst_offset: base + piece.target_offset,
-                len_bytes: piece.len_bytes as usize,
-            });
+            let (from, len_bytes) = (piece.chunk_offset as usize, piece.len_bytes as usize);
+            if self.batch.copy(from, dst, base + piece.target_offset, len_bytes) {
+                bytes += u64::from(piece.len_bytes);
+            }
         }
-        self.shared.counters.add(Counter::Copies, ranges.len() as u64);
-        let copied = self.copies.copy_to_device(ChunkSource::new(chunk), &ranges);
-        self.ranges = emptied(ranges);
-        match copied {
-            Ok(()) => Ok(bytes),
-            // The chunk came back with the error and goes to the ring here.
-            Err(returned) => Err(returned.error.into()),
+        self.pending.push(Held { job: work.id, work: work.clone(), bytes });
+        Ok(true)
+    }
+
+    /// Enqueues the batch and an event behind it.
+    fn flush(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        // The device may still be learning of the ring.
+        self.ring.settle();
+        let began = Instant::now();
+        let enqueued = match self.batch.enqueue(&self.copies) {
+            Ok(copies) => {
+                self.shared.counters.add(Counter::Copies, copies);
+                let chunks = self.pending.len();
+                self.in_flight.extend(self.pending.drain(..));
+                chunks
+            }
+            Err(error) => self.enqueue_each(&error.into()),
+        };
+        if enqueued > 0 {
+            self.seal(enqueued, began);
+        }
+    }
+
+    /// The batch was refused: one chunk may be to blame, so each has its own try and fails alone. Answers how many were
+    /// enqueued.
+    fn enqueue_each(&mut self, error: &Error) -> usize {
+        if let [_] = self.pending[..] {
+            self.batch.clear();
+            self.refused(error);
+            return 0;
+        }
+        tracing::warn!(%error, chunks = self.pending.len(), "copies were refused together; each chunk has its own try");
+        let mut outcomes = Vec::with_capacity(self.pending.len());
+        self.batch.enqueue_each(&self.copies, |outcome| outcomes.push(outcome));
+        let mut enqueued = 0;
+        for outcome in outcomes {
+            match outcome {
+                Ok(copies) => {
+                    self.shared.counters.add(Counter::Copies, copies);
+                    self.in_flight.push_back(self.pending.remove(0));
+                    enqueued += 1;
+                }
+                Err(error) => self.refused(&error.into()),
+            }
+        }
+        enqueued
+    }
+
+    /// The oldest pending chunk's copies were refused.
+    fn refused(&mut self, error: &Error) {
+        let held = self.pending.remove(0);
+        self.fail(&held.work, error, true);
+        self.let_go(&held);
+    }
+
+    /// Records an event behind the youngest `chunks` chunks, and counts them.
+    fn seal(&mut self, chunks: usize, began: Instant) {
+        // As many events as chunks, and each batch has one at least: creating one cannot be, and costs nothing.
+        let event = self.events.pop().map_or_else(|| self.copies.device().create_event(), Ok);
+        let recorded = event.and_then(|event| self.copies.record(&event).map(|()| event));
+        match recorded {
+            Ok(event) => self.batches.push_back((event, chunks)),
+            // Copies without an event: only the stream itself can still say when they end.
+            Err(error) => return self.fail_stream(&error.into()),
+        }
+        let counters = &self.shared.counters;
+        counters.add(Counter::Chunks, chunks as u64);
+        counters.add_time(Counter::EnqueueNs, began.elapsed());
+        for held in self.in_flight.range(self.in_flight.len() - chunks..) {
+            counters.add(Counter::CopiedBytes, held.bytes);
+            held.work.sink.progress(held.work.tag, held.bytes);
         }
     }
 
@@ -292,8 +387,13 @@ impl Copier {
 
     /// No more reads come: copies that are enqueued run to their end, everything else fails.
     fn end(&mut self) {
-        while !self.in_flight.is_empty() {
+        while !self.batches.is_empty() {
             let _ = self.wait_for_copy();
+        }
+        if !self.in_flight.is_empty() {
+            // Enqueued without an event behind them.
+            let _ = self.copies.synchronize();
+            self.retire(self.in_flight.len());
         }
         let closed = Error::new(ErrorKind::Closed);
         for work in self.shared.jobs.drain() {
@@ -311,10 +411,4 @@ impl Drop for Copier {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// The same allocation for ranges of another lifetime: an empty list has none to outlive.
-fn emptied(mut ranges: Vec<CopyRange<'_>>) -> Vec<CopyRange<'static>> {
-    ranges.clear();
-    ranges.into_iter().map(|_| -> CopyRange<'static> { unreachable!("the list is empty") }).collect()
 }
