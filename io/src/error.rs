@@ -102,6 +102,16 @@ pub enum ErrorKind {
     InvalidArgument,
     /// The reader was used in a process forked from the one that started it.
     Forked,
+    /// A read did not end within [`crate::ReaderOptions::read_deadline`].
+    ReadTimeout,
+    /// Bytes differ from what a manifest, or the name of a blob, says they are.
+    DigestMismatch,
+    /// There is nothing to compare a model with.
+    NoManifest,
+    /// The manifest is not what its format prescribes.
+    InvalidManifest,
+    /// The manifest is of another model, or of another state of it.
+    ManifestMismatch,
 }
 
 impl ErrorKind {
@@ -156,6 +166,11 @@ impl ErrorKind {
             Self::TooLarge => "too_large",
             Self::InvalidArgument => "invalid_argument",
             Self::Forked => "forked",
+            Self::ReadTimeout => "read_timeout",
+            Self::DigestMismatch => "digest_mismatch",
+            Self::NoManifest => "no_manifest",
+            Self::InvalidManifest => "invalid_manifest",
+            Self::ManifestMismatch => "manifest_mismatch",
         }
     }
 }

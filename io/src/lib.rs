@@ -41,6 +41,7 @@ mod digest;
 mod error;
 mod file;
 mod format;
+mod manifest;
 mod model;
 mod numa;
 mod plan;
@@ -49,10 +50,11 @@ mod region;
 mod uring;
 
 pub use bench::{ReadBench, bench_read};
-pub use digest::{DigestKind, Digester, digest_extent};
+pub use digest::{Digest, DigestKind, Digester, InOrder, digest_extent, read_in_order};
 pub use error::{Error, ErrorKind, Result};
 pub use file::{DirectAlign, Identity, Residency, ResidencyMethod, WeightFile};
 pub use format::{ByteOrder, Dtype, GgmlType, GgufArray, GgufInfo, GgufValue, open_model};
+pub use manifest::{BlockDigests, Manifest, ManifestFile, ManifestTensor};
 pub use model::{ElementType, Extent, Format, Model, OpenOptions, Tensor};
 pub use plan::{Piece, PlanBuilder, PlanOptions, PlannedRead, ReadPlan, SliceRuns, TensorFilter};
 pub use reader::{

@@ -144,6 +144,7 @@ fn same_bytes(
         return Ok(());
     }
     let found = digest_extent(file, tensor.extent, DigestKind::Sha256, limit).map_err(|e| e.to_string())?;
+    let found = found.to_string();
     let key = format!(
         "{}:model.safetensors:{}:{}",
         case["id"].as_str().unwrap(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Piece, PlanOptions, PlannedRead, ReadPlan, SliceRuns};
 use crate::file::WeightFile;
-use crate::{Error, ErrorKind, Extent, Result};
+use crate::{BlockDigests, Error, ErrorKind, Extent, Result};
 
 /// Alignment of reads in bytes: enough for every block device that is not told by the file itself.
 const ALIGN_BYTES: u64 = 4096;
@@ -23,6 +23,8 @@ struct Run {
     file: u32,
     start: u64,
     end: u64,
+    /// Where the grid that its reads are cut on begins, at or before `start`.
+    base: u64,
     first_read: usize,
     items: Range<usize>,
 }
@@ -33,13 +35,40 @@ pub struct PlanBuilder {
     options: PlanOptions,
     items: Vec<Item>,
     empty_targets: Vec<u32>,
+    digests: Option<Arc<BlockDigests>>,
+}
+
+impl Run {
+    fn read_count(&self, chunk: u64) -> u64 {
+        (self.end - self.base).div_ceil(chunk)
+    }
 }
 
 impl PlanBuilder {
     /// A builder for extents of these files.
     #[must_use]
     pub fn new(files: &[Arc<WeightFile>], options: PlanOptions) -> Self {
-        Self { files: files.to_vec(), options, items: Vec::new(), empty_targets: Vec::new() }
+        Self { files: files.to_vec(), options, items: Vec::new(), empty_targets: Vec::new(), digests: None }
+    }
+
+    /// Has every chunk checked against these digests after it was read: a read whose bytes differ completes with
+    /// `digest_mismatch`. Extents must be whole tensors. Reads are then cut where blocks end, which costs at most one
+    /// more for each stretch. The reader needs [`crate::ReaderOptions::check_threads`].
+    ///
+    /// # Errors
+    /// `invalid_argument` when the digests are of other files, `staging_too_small` when a chunk holds no block.
+    pub fn check_against(&mut self, digests: &Arc<BlockDigests>) -> Result<()> {
+        if !digests.is_of(&self.files) {
+            let message = "the digests to check against are of other files than the plan";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let (chunk, block) = (self.options.chunk_bytes, digests.block_bytes());
+        if u64::from(chunk) < block {
+            let message = format!("chunks of {chunk} bytes cannot hold the manifest's blocks of {block}");
+            return Err(Error::new(ErrorKind::StagingTooSmall, message));
+        }
+        self.digests = Some(Arc::clone(digests));
+        Ok(())
     }
 
     /// Wants `extent` in `target`, on device 0, from `target_offset` on. Extents may overlap: their bytes are read once.
@@ -112,9 +141,16 @@ impl PlanBuilder {
             let message = format!("chunks of {chunk} bytes, expected a multiple of {align}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
+        // Blocks and alignments are powers of two: what is a multiple of the larger is one of both.
+        let grid = self.digests.as_ref().map(|digests| digests.block_bytes().max(align));
+        let chunk = grid.map_or(chunk, |grid| chunk / grid * grid);
+        if chunk == 0 {
+            let message = "chunks that cannot hold a block at the file's alignment";
+            return Err(Error::new(ErrorKind::StagingTooSmall, message));
+        }
         // The whole key, so that one set of extents makes one plan, in whatever order it was added.
         self.items.sort_unstable_by_key(|i| (i.extent, i.device, i.target, i.target_offset));
-        let runs = self.runs(align, chunk);
+        let runs = self.runs(align, chunk, grid.is_some());
         let mut reads = blank_reads(&runs, chunk)?;
         let pieces = self.fill(&runs, &mut reads, chunk)?;
         Ok(ReadPlan {
@@ -123,6 +159,7 @@ impl PlanBuilder {
             reads,
             pieces,
             empty_targets: self.empty_targets,
+            digests: self.digests,
             chunk_bytes: self.options.chunk_bytes,
         })
     }
@@ -133,7 +170,7 @@ impl PlanBuilder {
     }
 
     /// Stretches that touch, overlap or leave only a small gap are one.
-    fn runs(&self, align: u64, chunk: u64) -> Vec<Run> {
+    fn runs(&self, align: u64, chunk: u64, on_grid: bool) -> Vec<Run> {
         let gap = u64::from(self.options.gap_bytes).min(chunk / 2);
         let bounds = |item: &Item| {
             let start = item.extent.offset / align * align;
@@ -158,7 +195,9 @@ impl PlanBuilder {
                         run.items.end = i + 1;
                     }
                     _ => {
-                        let new = Run { file: item.extent.file, start, end, first_read: 0, items: i..i + 1 };
+                        let base = if on_grid { start / chunk * chunk } else { start };
+                        let file = item.extent.file;
+                        let new = Run { file, start, end, base, first_read: 0, items: i..i + 1 };
                         if let (1, Some(done)) = (pass, current.replace(new)) {
                             runs.push(done);
                         }
@@ -173,7 +212,7 @@ impl PlanBuilder {
         let mut first_read = 0;
         for run in &mut runs {
             run.first_read = first_read;
-            first_read += usize::try_from((run.end - run.start).div_ceil(chunk)).unwrap_or(usize::MAX >> 1);
+            first_read += usize::try_from(run.read_count(chunk)).unwrap_or(usize::MAX >> 1);
         }
         runs
     }
@@ -208,9 +247,10 @@ impl PlanBuilder {
             for item in &self.items[run.items.clone()] {
                 let mut at = item.extent.offset;
                 while at < item.extent.end() {
-                    let number = (at - run.start) / chunk;
-                    let read_start = run.start + number * chunk;
-                    let len = item.extent.end().min(read_start + chunk) - at;
+                    let number = (at - run.base) / chunk;
+                    let grid_start = run.base + number * chunk;
+                    let read_start = grid_start.max(run.start);
+                    let len = item.extent.end().min(grid_start + chunk) - at;
                     let piece = Piece {
                         chunk_offset: narrow(at - read_start),
                         len_bytes: narrow(len),
@@ -228,13 +268,14 @@ impl PlanBuilder {
 
 /// Every read of the runs, without pieces.
 fn blank_reads(runs: &[Run], chunk: u64) -> Result<Vec<PlannedRead>> {
-    let count: u64 = runs.iter().map(|r| (r.end - r.start).div_ceil(chunk)).sum();
+    let count: u64 = runs.iter().map(|run| run.read_count(chunk)).sum();
     let count = u32::try_from(count).map_err(|_| too_large("reads"))?;
     let mut reads = Vec::with_capacity(count as usize);
     for run in runs {
         let mut offset = run.start;
         while offset < run.end {
-            let len_bytes = narrow(chunk.min(run.end - offset));
+            let grid_end = run.base + ((offset - run.base) / chunk + 1) * chunk;
+            let len_bytes = narrow(grid_end.min(run.end) - offset);
             reads.push(PlannedRead { file: run.file, offset, len_bytes, need: 0..0, pieces: 0..0 });
             offset += u64::from(len_bytes);
         }

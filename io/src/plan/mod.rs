@@ -15,6 +15,7 @@ pub use build::PlanBuilder;
 pub use filter::TensorFilter;
 pub use slice::SliceRuns;
 
+use crate::BlockDigests;
 use crate::file::WeightFile;
 
 /// How to cut reads.
@@ -71,6 +72,7 @@ pub struct ReadPlan {
     pieces: Vec<Piece>,
     empty_targets: Vec<u32>,
     wanted_bytes: u64,
+    digests: Option<Arc<BlockDigests>>,
     chunk_bytes: u32,
 }
 
@@ -115,6 +117,12 @@ impl ReadPlan {
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.reads.iter().map(|r| u64::from(r.len_bytes)).sum()
+    }
+
+    /// What its reads are checked against.
+    #[must_use]
+    pub fn digests(&self) -> Option<&Arc<BlockDigests>> {
+        self.digests.as_ref()
     }
 
     /// Longest read this plan may hold, in bytes.

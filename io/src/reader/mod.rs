@@ -4,6 +4,7 @@
 //! cache, or everything where io_uring is not to be had. Both draw from the same queues and the same chunks. Lock
 //! order: there is one lock (`queue::Core`); no call is made and nothing is sent while it is held.
 
+mod checks;
 mod chunk;
 pub(crate) mod ladder;
 mod options;
@@ -72,7 +73,7 @@ impl Reader {
         let pool_threads = pool_threads(options.threads);
         let shared = Shared::new(region, &options, pool_threads)?;
         let (sender, completions) = bounded((2 * shared.chunks()).max(1024));
-        let outlet = Outlet { sender, faults: options.faults.clone() };
+        let mut outlet = Outlet { sender, faults: options.faults.clone(), checks: None };
         let (alive_token, alive) = bounded(0);
         let mut reader = Self {
             shared,
@@ -84,6 +85,7 @@ impl Reader {
             options,
             process: std::process::id(),
         };
+        reader.start_checks(&mut outlet, &alive_token)?;
         reader.start_ring(&outlet, &alive_token);
         reader.start_pool(&outlet, alive_token)?;
         Ok(reader)
@@ -103,6 +105,26 @@ impl Reader {
             self.threads.push(thread.map_err(|e| Error::from_os(e, "starting a reading thread"))?);
         }
         drop(alive);
+        Ok(())
+    }
+
+    fn start_checks(&mut self, outlet: &mut Outlet, alive: &Sender<()>) -> Result<()> {
+        if self.options.check_threads == 0 {
+            return Ok(());
+        }
+        let (sender, receiver) = checks::queue(&self.shared);
+        let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        for number in 0..self.options.check_threads.min(u32::try_from(cores).unwrap_or(u32::MAX)) {
+            let (shared, outlet, token) = (Arc::clone(&self.shared), outlet.clone(), alive.clone());
+            let (receiver, node) = (receiver.clone(), self.options.numa_node);
+            let thread = std::thread::Builder::new().name(format!("spoc-check-{number}")).spawn(move || {
+                bind(node, &shared.counters);
+                checks::run(&shared, &receiver, &outlet);
+                drop(token);
+            });
+            self.threads.push(thread.map_err(|e| Error::from_os(e, "starting a checking thread"))?);
+        }
+        outlet.checks = Some(sender);
         Ok(())
     }
 
@@ -129,7 +151,8 @@ impl Reader {
     /// Queues a request. A plan without reads is complete at once and yields no completion.
     ///
     /// # Errors
-    /// `queue_full`; `staging_too_small` when the plan's chunks are longer than the reader's; `forked`.
+    /// `queue_full`; `staging_too_small` when the plan's chunks are longer than the reader's; `invalid_argument` for a
+    /// plan with digests where [`ReaderOptions::check_threads`] is 0; `forked`.
     pub fn submit(&self, request: ReadRequest) -> Result<RequestId> {
         if std::process::id() != self.process {
             let message = "the reader belongs to the process that was forked: start a new one in the child";
@@ -139,6 +162,10 @@ impl Reader {
             let (plan, chunk) = (request.plan.chunk_bytes(), self.options.chunk_bytes);
             let message = format!("the plan has reads of {plan} bytes, a chunk has {chunk}");
             return Err(Error::new(ErrorKind::StagingTooSmall, message));
+        }
+        if request.plan.digests().is_some() && self.options.check_threads == 0 {
+            let message = "the plan is to be checked against digests, and the reader has no threads for that";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let spans = self.ladder.spans(&request.plan, &self.shared.counters);
         self.shared.push(request, spans)

@@ -64,6 +64,9 @@ pub struct ReaderOptions {
     pub depth_max: Option<u32>,
     /// Threads that call pread. 0 means three for every four cores, within 4 and 16.
     pub threads: u32,
+    /// Threads that check the chunks of plans with digests ([`crate::PlanBuilder::check_against`]), beside those that
+    /// read and those that copy. Default 0: such plans are refused. [`ReaderOptions::CHECK_THREADS`] suits most.
+    pub check_threads: u32,
     /// NUMA node of the device that the region's chunks go to: the reader's threads run there. Default `None`: anywhere.
     pub numa_node: Option<u32>,
     /// Requests that may wait at once. Default 1024.
@@ -90,6 +93,7 @@ impl Default for ReaderOptions {
             depth: 8,
             depth_max: None,
             threads: 0,
+            check_threads: 0,
             numa_node: None,
             requests_max: 1024,
             fixed_buffers: true,
@@ -100,6 +104,12 @@ impl Default for ReaderOptions {
             faults: None,
         }
     }
+}
+
+impl ReaderOptions {
+    /// For [`ReaderOptions::check_threads`]: as many as the fastest digest needs at the speed of the fastest disks, and
+    /// fewer where there are few cores.
+    pub const CHECK_THREADS: u32 = 4;
 }
 
 /// A twin of a failing storage: sees every answer of the operating system before the reader does.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{SendTimeoutError, Sender};
 
+use super::checks::Check;
 use super::queue::{Shared, Ticket};
 use super::report::add;
 use super::{Chunk, Completion, Faults};
@@ -16,12 +17,27 @@ use crate::{Error, ErrorKind, Result};
 pub(crate) struct Outlet {
     pub(super) sender: Sender<Completion>,
     pub(super) faults: Option<Arc<dyn Faults>>,
+    /// The way that chunks with digests take; none for the threads at its end.
+    pub(super) checks: Option<Sender<Check>>,
 }
 
 impl Outlet {
     /// Sends the completion of a read.
     pub(crate) fn deliver(&self, shared: &Shared, ticket: Ticket, outcome: Result<Chunk>) {
-        let Some(mut completion) = shared.finish(ticket, outcome) else { return };
+        let Some((completion, plan)) = shared.finish(ticket, outcome) else { return };
+        let completion = match (plan, &self.checks) {
+            (Some(plan), Some(checks)) if completion.outcome.is_ok() => {
+                match checks.send(Check { completion, plan }) {
+                    Ok(()) => return,
+                    Err(unsent) => unsent.0.completion,
+                }
+            }
+            _ => completion,
+        };
+        self.send(shared, completion);
+    }
+
+    pub(super) fn send(&self, shared: &Shared, mut completion: Completion) {
         add(&shared.counters.completions, 1);
         add(&shared.counters.failures, u64::from(completion.outcome.is_err()));
         // Waits while the receiver is slow, but not after the reader was dropped: then nobody may be receiving.

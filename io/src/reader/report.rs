@@ -110,6 +110,10 @@ pub struct ReaderReport {
     pub depth: u32,
     /// Threads that call pread.
     pub threads: u32,
+    /// Bytes compared with their digests.
+    pub checked_bytes: u64,
+    /// Time the checking threads computed digests, in nanoseconds.
+    pub check_ns: u64,
     /// Threads, the ring's among them, that run on the NUMA node that was asked for.
     pub bound_threads: u64,
 }
@@ -132,6 +136,8 @@ pub(crate) struct Counters {
     pub(crate) disk_idle_ns: AtomicU64,
     pub(crate) depth: AtomicU64,
     pub(crate) bound_threads: AtomicU64,
+    pub(crate) checked_bytes: AtomicU64,
+    pub(crate) check_ns: AtomicU64,
     reasons: Mutex<Vec<PathReason>>,
 }
 
@@ -139,7 +145,7 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -222,6 +228,8 @@ impl Counters {
             chunk_bytes: 0,
             depth: u32::try_from(get(&self.depth)).unwrap_or(u32::MAX),
             threads: 0,
+            checked_bytes: get(&self.checked_bytes),
+            check_ns: get(&self.check_ns),
             bound_threads: get(&self.bound_threads),
         }
     }

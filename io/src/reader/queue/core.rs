@@ -70,6 +70,18 @@ pub(super) struct Taken {
     pub(super) plan: Arc<ReadPlan>,
 }
 
+/// A read that is done.
+pub(super) struct Finished {
+    pub(super) request: RequestId,
+    pub(super) token: u64,
+    /// Why the request failed.
+    pub(super) failed: Option<Arc<Error>>,
+    /// The request itself, with its last read.
+    pub(super) last: Option<Active>,
+    /// The plan, if its chunks are to be checked.
+    pub(super) checked: Option<Arc<ReadPlan>>,
+}
+
 impl Core {
     pub(super) fn new(chunks: u32, options: &ReaderOptions) -> Self {
         let requests = options.requests_max.max(1);
@@ -240,12 +252,8 @@ impl Core {
         }
     }
 
-    /// Counts a read as done: its request and token, why the request failed, and the request itself with its last.
-    #[allow(clippy::type_complexity, reason = "one caller, which takes it apart at once")]
-    pub(super) fn finish(
-        &mut self,
-        ticket: Ticket,
-    ) -> Option<(RequestId, u64, Option<Arc<Error>>, Option<Active>)> {
+    /// Counts a read as done.
+    pub(super) fn finish(&mut self, ticket: Ticket) -> Option<Finished> {
         let Ticket { slot, lane, .. } = ticket;
         let active = self.requests[slot as usize].as_mut()?;
         active.finished += 1;
@@ -253,7 +261,8 @@ impl Core {
             active.in_flight[lane as usize] -= 1;
             self.background[lane as usize] -= u32::from(active.class != ReadClass::Demand);
         }
-        let (id, token, failed) = (active.id, active.token, active.failed.clone());
+        let (request, token, failed) = (active.id, active.token, active.failed.clone());
+        let checked = active.plan.digests().is_some().then(|| Arc::clone(&active.plan));
         let last = if active.finished == active.read_count() {
             let done = self.requests[slot as usize].take();
             self.retire(slot);
@@ -261,7 +270,7 @@ impl Core {
         } else {
             None
         };
-        Some((id, token, failed, last))
+        Some(Finished { request, token, failed, last, checked })
     }
 
     /// Gives the slot of a finished request back, out of its queue first: a new request may take it at once.

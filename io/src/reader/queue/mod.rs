@@ -9,7 +9,7 @@ mod tests;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::core::{Choice, Core, RingSleep, Taken};
+use self::core::{Choice, Core, Finished, RingSleep, Taken};
 pub(crate) use self::request::Span;
 use super::chunk::Chunk;
 use super::ladder::Ladder;
@@ -293,10 +293,14 @@ impl Shared {
         core
     }
 
-    /// Counts a read as done and makes its completion.
-    pub(crate) fn finish(&self, ticket: Ticket, outcome: Result<Chunk>) -> Option<Completion> {
+    /// Counts a read as done and makes its completion; with it the plan, if its chunks are to be checked.
+    pub(crate) fn finish(
+        &self,
+        ticket: Ticket,
+        outcome: Result<Chunk>,
+    ) -> Option<(Completion, Option<Arc<ReadPlan>>)> {
         let mut core = self.lock();
-        let (request, token, failed, last) = core.finish(ticket)?;
+        let Finished { request, token, failed, last, checked } = core.finish(ticket)?;
         let wake_pool = core.pool_bounded > 0 && ticket.lane == Some(Lane::Pool);
         drop(core);
         if wake_pool {
@@ -306,7 +310,7 @@ impl Shared {
             Some(error) => Err(error),
             None => outcome.and_then(|chunk| judge_files(last.as_ref(), chunk)).map_err(Arc::new),
         };
-        Some(Completion { request, token, read: ticket.read, outcome })
+        Some((Completion { request, token, read: ticket.read, outcome }, checked))
     }
 
     /// Takes a chunk back.

@@ -47,7 +47,7 @@ impl Fixture {
     }
 
     fn end(&self, work: Work) -> Completion {
-        self.shared.finish(work.ticket, Ok(work.chunk)).unwrap()
+        self.shared.finish(work.ticket, Ok(work.chunk)).unwrap().0
     }
 }
 
