@@ -7,6 +7,8 @@ mod account;
 mod built_ins;
 mod capacity;
 mod claims;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod host_launch;
 mod identity;
 pub mod interpreter;

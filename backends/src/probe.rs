@@ -53,7 +53,7 @@ fn probe_one(kind: BackendKind) -> ProbeOutcome {
             Ok(options) => ProbeOutcome::Found(native::backend(options)),
             Err(reason) => ProbeOutcome::Missing { reason },
         },
-        BackendKind::Cuda => without_adapter(kind, &["libcuda.so.1", "libcuda.so"]),
+        BackendKind::Cuda => probe_cuda(),
         BackendKind::Hip => {
             without_adapter(kind, &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"])
         }
@@ -72,6 +72,19 @@ fn probe_one(kind: BackendKind) -> ProbeOutcome {
         BackendKind::WebGpu => missing("this build has no webgpu adapter"),
         BackendKind::Fake => missing("the fake backend is for tests, and is made by them"),
     }
+}
+
+#[cfg(feature = "cuda")]
+fn probe_cuda() -> ProbeOutcome {
+    match crate::cuda::backend() {
+        Ok(probed) => ProbeOutcome::Found(probed),
+        Err(reason) => ProbeOutcome::Missing { reason },
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn probe_cuda() -> ProbeOutcome {
+    without_adapter(BackendKind::Cuda, &["libcuda.so.1", "libcuda.so"])
 }
 
 #[cfg(feature = "vulkan")]

@@ -1,6 +1,7 @@
 //! Making sure that work is pending.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ pub enum HoldWay {
     Gate,
     /// The same, one at a time in the process: for devices whose streams share a few threads.
     OneGate,
+    /// A wait for a word that another stream writes: for devices that have both. Where a call waits for the
+    /// device, as some APIs' do, nobody would write the word: so it opens by itself after a while.
+    Word,
     /// Plenty of work: for devices that nothing can stop. It may be over before anybody looks.
     Load,
 }
@@ -30,6 +34,7 @@ pub struct Hold(Held);
 enum Held {
     AtGate { _gate: Gate, _turn: Option<Turn> },
     Unstepped { stepper: Arc<Stepper>, stream: FakeStream },
+    AtWord(WordHold),
     Busy,
 }
 
@@ -59,6 +64,7 @@ impl Hold {
                 let turn = Turn::take();
                 Self(Held::AtGate { _gate: gate(stream), _turn: Some(turn) })
             }
+            HoldWay::Word => Self(Held::AtWord(WordHold::on(stream))),
             HoldWay::Load => {
                 load(stream);
                 Self(Held::Busy)
@@ -70,7 +76,11 @@ impl Hold {
     /// answers it gets fit together.
     #[must_use]
     pub fn is_certain(&self) -> bool {
-        !matches!(self.0, Held::Busy)
+        match &self.0 {
+            Held::Busy => false,
+            Held::AtWord(word) => !word.is_open(),
+            Held::AtGate { .. } | Held::Unstepped { .. } => true,
+        }
     }
 
     /// Lets the stream go on.
@@ -85,6 +95,61 @@ impl Hold {
             assert!(!stream.query().unwrap(), "a held stream says that it is idle");
         }
     }
+}
+
+/// How long a held stream waits for a word at most.
+const WORD_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Waits for a word, and whoever writes it.
+struct WordHold {
+    open: Option<mpsc::Sender<()>>,
+    is_open: Arc<AtomicBool>,
+    writer: Option<thread::JoinHandle<()>>,
+}
+
+impl WordHold {
+    fn on(stream: &Stream) -> Self {
+        let device = stream.device();
+        let (word, writer) = (device.allocate(64).unwrap(), free_stream(device));
+        writer.fill(&word, 0, 64, 0).unwrap();
+        writer.synchronize().unwrap();
+        stream.wait_value(&word, 0, 1).unwrap();
+        let (open, opened) = mpsc::channel();
+        let is_open = Arc::new(AtomicBool::new(false));
+        let tells = Arc::clone(&is_open);
+        let writer = thread::spawn(move || {
+            let _ = opened.recv_timeout(WORD_PATIENCE);
+            tells.store(true, Ordering::SeqCst);
+            writer.write_value(&word, 0, 1).unwrap();
+            writer.synchronize().unwrap();
+        });
+        Self { open: Some(open), is_open, writer: Some(writer) }
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for WordHold {
+    fn drop(&mut self) {
+        drop(self.open.take());
+        if let Some(writer) = self.writer.take() {
+            writer.join().unwrap();
+        }
+    }
+}
+
+fn free_stream(device: &Device) -> Stream {
+    device.create_stream(StreamOptions { non_blocking: true, ..Default::default() }).unwrap()
+}
+
+/// Whether streams of the device can be held by a word.
+pub(crate) fn word_holds(device: &Device) -> bool {
+    let capabilities = device.capabilities();
+    capabilities.write_value.is_available()
+        && capabilities.wait_value.is_available()
+        && capabilities.fill.is_available()
 }
 
 fn gate(stream: &Stream) -> Gate {

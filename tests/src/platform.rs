@@ -8,7 +8,7 @@ use spoc_driver::backend::Probed;
 use spoc_driver::fake::{self, FakeControl, FakeOptions};
 use spoc_driver::{BackendKind, Device, DeviceSelector, Driver, Error};
 
-use crate::hold::{HoldWay, gate_holds};
+use crate::hold::{HoldWay, gate_holds, word_holds};
 use crate::stepper::Stepper;
 
 /// One cell of the contract's table of what each backend offers.
@@ -125,6 +125,19 @@ impl Platform {
         Self { kind: BackendKind::Vulkan, table, make: || found(BackendKind::Vulkan) }
     }
 
+    /// CUDA, every device of it.
+    #[must_use]
+    pub fn cuda() -> Self {
+        let table = Table {
+            async_copies: Offer::Yes,
+            pinned_alloc: Offer::Yes,
+            host_register: Offer::Yes,
+            export_memory: Offer::Yes,
+            host_pointer: Offer::No,
+        };
+        Self { kind: BackendKind::Cuda, table, make: || found(BackendKind::Cuda) }
+    }
+
     /// A fresh bench, or why there is none here.
     ///
     /// # Errors
@@ -195,30 +208,33 @@ fn found(kind: BackendKind) -> Result<Bench, String> {
     // Probing loads the APIs' libraries: once is enough for all checks, which then share the backend as
     // the parts of a program do.
     static REPORTS: OnceLock<Vec<ProbeReport>> = OnceLock::new();
-    static GATES: Mutex<BTreeMap<BackendKind, bool>> = Mutex::new(BTreeMap::new());
+    static WAYS: Mutex<BTreeMap<BackendKind, HoldWay>> = Mutex::new(BTreeMap::new());
     let reports = REPORTS.get_or_init(probe);
     let report = reports.iter().find(|report| report.kind == kind).ok_or("probing does not report it")?;
     let backend = match &report.outcome {
         ProbeOutcome::Found(backend) => Probed::clone(backend),
         ProbeOutcome::Missing { reason } => return Err(reason.clone()),
     };
-    let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
-    let has_gate = *gates.entry(kind).or_insert_with(|| {
-        let driver = Driver::new(vec![Probed::clone(&backend)]);
-        let open = |index| driver.open(&DeviceSelector::index(kind, index)).unwrap();
-        // What completes on return cannot be held; a gate would hold the caller.
-        let is_async = |device: &Device| device.capabilities().async_copies.is_available();
-        let has_gate = backend
-            .devices()
-            .iter()
-            .map(|info| open(info.index))
-            .all(|device| is_async(&device) && gate_holds(&device));
-        eprintln!(
-            "{kind}: work is held {}",
-            if has_gate { "by a gate" } else { "by load, which is no proof" }
-        );
-        has_gate
-    });
-    let hold_way = if has_gate { HoldWay::OneGate } else { HoldWay::Load };
+    let mut ways = WAYS.lock().unwrap_or_else(PoisonError::into_inner);
+    let hold_way = ways.entry(kind).or_insert_with(|| way_to_hold(&backend)).clone();
     Ok(Bench { backend, hold_way, memory_bytes: None, watcher: None })
+}
+
+/// The surest way to hold the streams of all the backend's devices.
+fn way_to_hold(backend: &Probed) -> HoldWay {
+    let kind = backend.id().kind;
+    let driver = Driver::new(vec![Probed::clone(backend)]);
+    let open = |index| driver.open(&DeviceSelector::index(kind, index)).unwrap();
+    let devices: Vec<_> = backend.devices().iter().map(|info| open(info.index)).collect();
+    // What completes on return cannot be held; a gate would hold the caller.
+    let is_async = |device: &Device| device.capabilities().async_copies.is_available();
+    let (way, words) = if devices.iter().all(|device| is_async(device) && word_holds(device)) {
+        (HoldWay::Word, "by a word")
+    } else if devices.iter().all(|device| is_async(device) && gate_holds(device)) {
+        (HoldWay::OneGate, "by a gate")
+    } else {
+        (HoldWay::Load, "by load, which is no proof")
+    };
+    eprintln!("{kind}: work is held {words}");
+    way
 }

@@ -7,3 +7,4 @@ conformance!(interpreter, Platform::interpreter());
 conformance!(fake, Platform::fake());
 conformance!(opencl, Platform::opencl());
 conformance!(vulkan, Platform::vulkan());
+conformance!(cuda, Platform::cuda());

@@ -1,0 +1,85 @@
+//! An opened device, and what its streams and its memory share.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use spoc_driver::{Error, ErrorKind, MemoryInfo, Result};
+
+use super::context::Context;
+use super::counters::Counters;
+use super::host::Registrations;
+use super::reaper::Reaper;
+use super::stream::Lane;
+use super::survey::Found;
+use super::trial::Findings;
+use super::vmm;
+use crate::sync::lock;
+
+/// An opened device.
+pub(super) struct Device {
+    pub(super) shared: Arc<Shared>,
+    pub(super) findings: Findings,
+}
+
+/// What everything made by a device refers to.
+pub(super) struct Shared {
+    pub(super) found: Found,
+    /// Ranges of host memory that are registered, for all devices of the backend.
+    pub(super) registrations: Arc<Registrations>,
+    pub(super) counters: Arc<Counters>,
+    /// What sizes of mapped memory are multiples of; 1 where the device maps none.
+    pub(super) granule: u64,
+    lanes: Mutex<Vec<Weak<Lane>>>,
+    // These two last, and in this order: what is still to be freed needs the context.
+    pub(super) reaper: Reaper,
+    pub(super) context: Arc<Context>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        context: Arc<Context>,
+        found: Found,
+        registrations: Arc<Registrations>,
+        counters: Arc<Counters>,
+    ) -> Result<Arc<Self>> {
+        let granule = if found.facts.virtual_memory { vmm::granule(&context)? } else { 1 };
+        let (lanes, reaper) = (Mutex::default(), Reaper::start(&context)?);
+        Ok(Arc::new(Self { found, registrations, counters, granule, lanes, reaper, context }))
+    }
+
+    /// Notes a stream that [`Shared::synchronize`] has to wait for.
+    pub(super) fn add(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.lanes);
+        lanes.retain(|lane| lane.strong_count() > 0);
+        lanes.push(Arc::downgrade(lane));
+    }
+
+    /// Waits for every stream of this opening. Not for the context: others may use it, too.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        let lanes: Vec<_> = lock(&self.lanes).iter().filter_map(Weak::upgrade).collect();
+        let mut outcome = Ok(());
+        for lane in lanes {
+            outcome = outcome.and(lane.synchronize());
+        }
+        outcome
+    }
+
+    /// What the driver says is free, and what is on its way to be.
+    pub(super) fn memory(&self) -> Result<MemoryInfo> {
+        let (mut free, mut total) = (0_usize, 0_usize);
+        {
+            let _here = self.context.enter()?;
+            // SAFETY: the places are valid, and the context is current.
+            let code = unsafe { (self.context.api.library.memory_info)(&raw mut free, &raw mut total) };
+            self.context.api.check(code, "asking for a CUDA device's memory")?;
+        }
+        let total_bytes = total as u64;
+        let free_bytes = (free as u64).saturating_add(self.reaper.pending_bytes()).min(total_bytes);
+        Ok(MemoryInfo { free_bytes, total_bytes })
+    }
+
+    /// The error of an allocation of device memory that found too little.
+    pub(super) fn out_of_memory(&self, need_bytes: u64, doing: &'static str) -> Error {
+        let have_bytes = self.memory().map_or(0, |memory| memory.free_bytes);
+        Error::new(ErrorKind::OutOfDeviceMemory { need_bytes, have_bytes }, doing)
+    }
+}

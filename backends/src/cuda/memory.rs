@@ -1,0 +1,182 @@
+//! Device memory.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUpointer_attribute as Attribute};
+use spoc_driver::{Error, ErrorKind, Result};
+
+use super::counters::add;
+use super::device::Shared;
+use super::error::{OUT_OF_MEMORY, SUCCESS, kind_of};
+use super::reaper::Doomed;
+use super::vmm::{Mapped, Physical};
+
+/// Device memory at one address for life.
+pub(super) struct Buffer {
+    address: CUdeviceptr,
+    place: Place,
+}
+
+/// Whose memory it is.
+enum Place {
+    /// Mapped behind addresses of its own.
+    Mapped(Mapped),
+    /// Allocated by `cuMemAlloc`.
+    Plain(#[allow(dead_code)] Plain),
+    /// Another library's, for as long as it keeps it.
+    Lent(#[allow(dead_code)] Option<Box<dyn Any + Send + Sync>>),
+}
+
+impl Buffer {
+    /// Mapped memory from a granule on, because freeing it waits for nothing; a plain allocation below, and
+    /// where the driver does not map.
+    pub(super) fn allocate(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
+        if !shared.found.facts.virtual_memory || len_bytes < shared.granule {
+            return Self::plain(shared, len_bytes);
+        }
+        match Self::map_new(shared, len_bytes, false) {
+            Err(error) if matches!(error.kind(), ErrorKind::Backend | ErrorKind::InvalidArgument) => {
+                tracing::warn!(%error, bytes = len_bytes, "CUDA maps no memory: a plain allocation instead");
+                add(&shared.counters.plain_for_want_of_mapping, 1);
+                Self::plain(shared, len_bytes)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Memory that can be lent to another process.
+    pub(super) fn allocate_to_lend(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
+        Self::map_new(shared, len_bytes, true)
+    }
+
+    fn map_new(shared: &Arc<Shared>, len_bytes: u64, can_be_lent: bool) -> Result<Self> {
+        let too_much = || shared.out_of_memory(len_bytes, "allocating CUDA device memory");
+        let whole = len_bytes.checked_next_multiple_of(shared.granule).ok_or_else(too_much)?;
+        let mapped = Mapped::new(Physical::create(shared, whole, can_be_lent)?, can_be_lent)?;
+        add(&shared.counters.mapped_segments, 1);
+        Ok(Self::of(mapped))
+    }
+
+    fn plain(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
+        let plain = Plain::allocate(shared, len_bytes)?;
+        add(&shared.counters.plain_segments, 1);
+        Ok(Self { address: plain.address, place: Place::Plain(plain) })
+    }
+
+    /// Memory that is mapped already.
+    pub(super) fn of(mapped: Mapped) -> Self {
+        Self { address: mapped.addresses.first, place: Place::Mapped(mapped) }
+    }
+
+    /// The mapping, where it is one.
+    pub(super) fn mapped(&self) -> Option<&Mapped> {
+        match &self.place {
+            Place::Mapped(mapped) => Some(mapped),
+            Place::Plain(_) | Place::Lent(_) => None,
+        }
+    }
+
+    /// Memory that another library allocated, and answers for.
+    ///
+    /// # Safety
+    /// `len_bytes` live bytes at the address, in device memory, which outlive `keep_alive`.
+    pub(super) unsafe fn lent(
+        shared: &Shared,
+        address: CUdeviceptr,
+        len_bytes: u64,
+        keep_alive: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Result<Self> {
+        check_lent(shared, address, len_bytes)?;
+        Ok(Self { address, place: Place::Lent(keep_alive) })
+    }
+
+    /// Where an offset of it is. The driver checked that the offset lies inside.
+    pub(super) fn at(&self, offset: u64) -> CUdeviceptr {
+        self.address + offset
+    }
+}
+
+/// An allocation, freed when it is dropped.
+struct Plain {
+    address: CUdeviceptr,
+    len_bytes: u64,
+    shared: Arc<Shared>,
+}
+
+impl Plain {
+    fn allocate(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
+        const DOING: &str = "allocating CUDA device memory";
+        let api = &shared.context.api;
+        let take = || -> Result<_> {
+            let _here = shared.context.enter()?;
+            let mut address = 0;
+            let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+            // SAFETY: the place is valid, and the context is current.
+            let code = unsafe { (api.library.memory_allocate)(&raw mut address, len) };
+            Ok((code, address))
+        };
+        let (mut code, mut address) = take()?;
+        if code == OUT_OF_MEMORY && shared.reaper.pending_bytes() > 0 {
+            // What was given up but is not free yet may be enough.
+            shared.reaper.drain();
+            (code, address) = take()?;
+        }
+        match code {
+            SUCCESS => Ok(Self { address, len_bytes, shared: Arc::clone(shared) }),
+            OUT_OF_MEMORY => Err(shared.out_of_memory(len_bytes, DOING)),
+            _ => Err(api.error(kind_of(code), code, DOING)),
+        }
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if self.shared.context.api.is_own_process() {
+            self.shared.reaper.bury(Doomed::Device(self.address, self.len_bytes));
+        }
+    }
+}
+
+/// Refuses an address that the API does not know as memory of this device, as far as it tells: the size of
+/// memory that was mapped piece by piece is not known to it, and neither is its context.
+fn check_lent(shared: &Shared, address: CUdeviceptr, len_bytes: u64) -> Result<()> {
+    const DOING: &str = "adopting CUDA device memory";
+    let refuse = |kind, because: &'static str| {
+        Err(Error::new(kind, DOING)
+            .with("address", format_args!("{address:#x}"))
+            .with("bytes", len_bytes)
+            .with("because", because))
+    };
+    let _here = shared.context.enter()?;
+    let end = address.checked_add(len_bytes - 1);
+    for place in [Some(address), end] {
+        let Some(place) = place else {
+            return refuse(ErrorKind::InvalidArgument, "its end is no address");
+        };
+        let mut kind = 0_u32;
+        let known = ask(shared, (&raw mut kind).cast(), Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, place);
+        // 2 is memory of a device.
+        if !known || kind != 2 {
+            return refuse(ErrorKind::InvalidArgument, "the API knows no device memory there");
+        }
+        let mut device = -1_i32;
+        let ordinal = Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        let known = ask(shared, (&raw mut device).cast(), ordinal, place);
+        if known && device != shared.context.device {
+            return refuse(ErrorKind::WrongDevice, "it is another device's");
+        }
+        let mut context: CUcontext = std::ptr::null_mut();
+        let known = ask(shared, (&raw mut context).cast(), Attribute::CU_POINTER_ATTRIBUTE_CONTEXT, place);
+        if known && !context.is_null() && context != shared.context.raw() {
+            return refuse(ErrorKind::WrongDevice, "it is of another context");
+        }
+    }
+    Ok(())
+}
+
+/// One attribute of an address. False where the API knows none.
+fn ask(shared: &Shared, place: *mut std::ffi::c_void, attribute: Attribute, address: CUdeviceptr) -> bool {
+    // SAFETY: the callers give places as wide as the attribute; an unknown address is an error, not a fault.
+    unsafe { (shared.context.api.library.pointer_attribute)(place, attribute, address) == SUCCESS }
+}

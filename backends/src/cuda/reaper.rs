@@ -1,0 +1,147 @@
+//! Freeing, away from the threads that feed the device.
+//!
+//! `cuMemFree` and `cuMemFreeHost` wait until the whole device is idle, even for memory that nothing uses
+//! (seen on an H200). On the thread that feeds the device that would be a stall, and a deadlock where the
+//! device waits for something that this thread is about to do. So a thread of its own does it.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use cudarc::driver::sys::CUdeviceptr;
+use spoc_driver::{Error, ErrorKind, HostBuffer, Result};
+
+use super::context::Context;
+use crate::sync::lock;
+
+/// What is to be freed. Nothing enqueued uses it any more.
+pub(super) enum Doomed {
+    /// Device memory, and how much.
+    Device(CUdeviceptr, u64),
+    /// Pinned memory of the driver's.
+    Host(Address),
+    /// Registered memory of ours, unregistered before it is unmapped.
+    Registered(#[allow(dead_code)] HostBuffer, Address),
+    /// Nothing: answers when everything before it is gone.
+    Mark(Sender<()>),
+}
+
+/// An address of host memory, for another thread to free.
+pub(super) struct Address(pub(super) *mut u8);
+
+// SAFETY: nobody follows the pointer any more.
+unsafe impl Send for Address {}
+
+/// The thread, and what it has been given.
+pub(super) struct Reaper {
+    doomed: Mutex<Option<Sender<Doomed>>>,
+    pending_bytes: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+    context: Arc<Context>,
+}
+
+impl Reaper {
+    pub(super) fn start(context: &Arc<Context>) -> Result<Self> {
+        let (doomed, to_free) = channel();
+        let pending_bytes = Arc::new(AtomicU64::new(0));
+        let (works_in, counts) = (Arc::clone(context), Arc::clone(&pending_bytes));
+        let thread = std::thread::Builder::new()
+            .name("spoc-cuda-free".to_owned())
+            .spawn(move || work(&works_in, &to_free, &counts))
+            .map_err(|error| Error::new(ErrorKind::Os, "starting CUDA's freeing thread").because(error))?;
+        let doomed = Mutex::new(Some(doomed));
+        Ok(Self { doomed, pending_bytes, thread: Some(thread), context: Arc::clone(context) })
+    }
+
+    /// Frees it as soon as the device lets us.
+    pub(super) fn bury(&self, doomed: Doomed) {
+        if let Doomed::Device(_, bytes) = &doomed {
+            self.pending_bytes.fetch_add(*bytes, Ordering::Relaxed);
+        }
+        let unsent = match &*lock(&self.doomed) {
+            Some(sender) => sender.send(doomed).err().map(|refused| refused.0),
+            None => Some(doomed),
+        };
+        // The thread ends only after the sender: this is never so, but leaking would be worse than waiting.
+        if let Some(doomed) = unsent {
+            free(&self.context, doomed, &self.pending_bytes);
+        }
+    }
+
+    /// Device memory that was given up and is not free yet.
+    pub(super) fn pending_bytes(&self) -> u64 {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all that was given up is free. That takes until the device is idle.
+    pub(super) fn drain(&self) {
+        let (done, is_done) = channel();
+        self.bury(Doomed::Mark(done));
+        // An error means that the thread is gone, and everything with it.
+        let _ = is_done.recv();
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        drop(lock(&self.doomed).take());
+        let Some(thread) = self.thread.take() else { return };
+        // A forked child has the handle, but not the thread.
+        if self.context.api.is_own_process() && thread.join().is_err() {
+            tracing::error!("CUDA's freeing thread panicked");
+        }
+    }
+}
+
+fn work(context: &Context, to_free: &Receiver<Doomed>, pending_bytes: &AtomicU64) {
+    while let Ok(doomed) = to_free.recv() {
+        free(context, doomed, pending_bytes);
+    }
+}
+
+fn free(context: &Context, doomed: Doomed, pending_bytes: &AtomicU64) {
+    let outcome = context.enter().and_then(|_here| {
+        let library = &context.api.library;
+        let (code, doing) = match &doomed {
+            Doomed::Device(address, _) => {
+                // SAFETY: allocated in this context, and used by nothing any more.
+                (unsafe { (library.memory_free)(*address) }, "freeing CUDA device memory")
+            }
+            Doomed::Host(first) => {
+                // SAFETY: as above.
+                (unsafe { (library.host_free)(first.0.cast::<c_void>()) }, "freeing pinned memory of CUDA's")
+            }
+            Doomed::Registered(_, first) => {
+                // SAFETY: registered, and used by nothing any more; the pages go after it.
+                let code = unsafe { (library.host_unregister)(first.0.cast::<c_void>()) };
+                (code, "unregistering memory from CUDA")
+            }
+            Doomed::Mark(_) => return Ok(()),
+        };
+        context.api.check(code, doing)
+    });
+    if let Err(error) = outcome {
+        tell(&error);
+    }
+    match doomed {
+        Doomed::Device(_, bytes) => {
+            pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        Doomed::Mark(done) => {
+            // Whoever asked may have given up.
+            let _ = done.send(());
+        }
+        Doomed::Host(_) | Doomed::Registered(..) => {}
+    }
+}
+
+/// What cannot be freed of a dead context goes with the process.
+pub(super) fn tell(error: &Error) {
+    if error.is_device_lost() {
+        tracing::debug!(%error, "memory of a lost CUDA device was not freed");
+    } else {
+        tracing::error!(%error, "memory is leaked");
+    }
+}
