@@ -58,7 +58,7 @@ pub use manifest::{BlockDigests, Manifest, ManifestFile, ManifestTensor};
 pub use model::{ElementType, Extent, Format, Model, OpenOptions, Tensor};
 pub use plan::{Piece, PlanBuilder, PlanOptions, PlannedRead, ReadPlan, SliceRuns, TensorFilter};
 pub use reader::{
-    Chunk, Completion, Faults, IoMode, IoPath, PathReason, ReadClass, ReadRequest, Reader, ReaderOptions,
-    ReaderReport, RequestId,
+    Chunk, Completion, Faults, HostTargets, IoMode, IoPath, PathReason, ReadClass, ReadRequest, Reader,
+    ReaderOptions, ReaderReport, RequestId, Spot,
 };
 pub use region::{AnonymousRegion, HostRegion};

@@ -1,7 +1,8 @@
 //! The threads that compare chunks with their digests, while nobody else touches the bytes.
 //!
 //! They stand between the threads that read and the receiver of completions: a chunk that is not what it must be never
-//! reaches the receiver. Nothing is allocated for a chunk, and the queue never fills up: each entry holds a chunk.
+//! reaches the receiver. Nothing is allocated for a chunk. The queue has an entry for each chunk of the ring; with reads
+//! in place it can fill up, and then the threads that read wait for these.
 
 use std::sync::Arc;
 use std::time::Instant;

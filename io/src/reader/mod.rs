@@ -6,6 +6,7 @@
 
 mod checks;
 mod chunk;
+mod in_place;
 pub(crate) mod ladder;
 mod options;
 mod outlet;
@@ -22,11 +23,13 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 pub use chunk::Chunk;
+pub use in_place::{HostTargets, Spot};
 pub use options::{Faults, IoMode, ReadClass, ReadRequest, ReaderOptions, RequestId};
 pub(crate) use outlet::Outlet;
 pub use report::{IoPath, PathReason, ReaderReport};
 
 use crate::{Error, ErrorKind, HostRegion, Result};
+use in_place::Placed;
 use ladder::Ladder;
 use queue::{Lane, Shared};
 
@@ -154,6 +157,21 @@ impl Reader {
     /// `queue_full`; `staging_too_small` when the plan's chunks are longer than the reader's; `invalid_argument` for a
     /// plan with digests where [`ReaderOptions::check_threads`] is 0; `forked`.
     pub fn submit(&self, request: ReadRequest) -> Result<RequestId> {
+        self.enter(request, None)
+    }
+
+    /// As [`Reader::submit`], for targets in host memory: reads whose bytes may lie there as they do in the file go
+    /// straight to them, and complete with a chunk that [is in place](Chunk::is_in_place). The others take a chunk of
+    /// the region as always.
+    ///
+    /// # Errors
+    /// As of [`Reader::submit`].
+    pub fn submit_in_place(&self, request: ReadRequest, targets: Arc<dyn HostTargets>) -> Result<RequestId> {
+        let placed = Placed::new(&request.plan, targets);
+        self.enter(request, Some(placed))
+    }
+
+    fn enter(&self, request: ReadRequest, placed: Option<Placed>) -> Result<RequestId> {
         if std::process::id() != self.process {
             let message = "the reader belongs to the process that was forked: start a new one in the child";
             return Err(Error::new(ErrorKind::Forked, message));
@@ -168,7 +186,7 @@ impl Reader {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let spans = self.ladder.spans(&request.plan, &self.shared.counters);
-        self.shared.push(request, spans)
+        self.shared.push(request, spans, placed)
     }
 
     /// Makes a request more urgent: its reads that have not started queue behind those that wait in `class`, and those

@@ -62,7 +62,7 @@ fn carry_out(
         }
         match progress.take(answer, planned, file, counters) {
             Step::Done => {
-                add(&counters.need_bytes, u64::from(planned.need.end - planned.need.start));
+                counters.brought(planned, chunk.is_in_place());
                 return Ok(chunk);
             }
             Step::Again => {}

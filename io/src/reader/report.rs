@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::PlannedRead;
+
 /// How bytes come from the file to the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IoPath {
@@ -75,6 +77,8 @@ pub struct ReaderReport {
     pub read_bytes: u64,
     /// Bytes that plans needed, of the reads that completed.
     pub need_bytes: u64,
+    /// Those of them that went straight to their targets.
+    pub in_place_bytes: u64,
     /// Reads given to the kernel, repeated ones included.
     pub submissions: u64,
     /// Calls that gave reads to the kernel; below `submissions` when they were batched.
@@ -121,7 +125,8 @@ pub struct ReaderReport {
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) path_bytes: [AtomicU64; 4],
-    pub(crate) need_bytes: AtomicU64,
+    need_bytes: AtomicU64,
+    in_place_bytes: AtomicU64,
     pub(crate) submissions: AtomicU64,
     pub(crate) submit_calls: AtomicU64,
     pub(crate) completions: AtomicU64,
@@ -151,6 +156,13 @@ pub(crate) fn nanoseconds(time: Duration) -> u64 {
 
 impl Counters {
     const REASONS_MAX: usize = 64;
+
+    /// A planned read is done.
+    pub(crate) fn brought(&self, read: &PlannedRead, in_place: bool) {
+        let bytes = u64::from(read.need.end - read.need.start);
+        add(&self.need_bytes, bytes);
+        add(&self.in_place_bytes, if in_place { bytes } else { 0 });
+    }
 
     pub(crate) fn waited_for_chunks(&self, time: Duration) {
         add(&self.chunk_wait_ns, nanoseconds(time));
@@ -210,6 +222,7 @@ impl Counters {
             path_bytes,
             read_bytes: path_bytes.iter().sum(),
             need_bytes: get(&self.need_bytes),
+            in_place_bytes: get(&self.in_place_bytes),
             submissions: get(&self.submissions),
             submit_calls: get(&self.submit_calls),
             completions: get(&self.completions),

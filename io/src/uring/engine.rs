@@ -208,8 +208,8 @@ impl Engine {
         let planned = &op.work.plan.reads()[op.work.ticket.read as usize];
         let file = &op.work.plan.files()[planned.file as usize];
         let (start, end) = op.progress.range(planned, file);
-        op.fixed = registered.is_some();
-        let buffer = registered.map(|r| r.index(op.work.chunk.region_offset()));
+        let buffer = registered.and_then(|r| Some(r.index(op.work.chunk.region_offset()?)));
+        op.fixed = buffer.is_some();
         let address = op.work.chunk.start().as_ptr().wrapping_add(start as usize);
         let entry = read_entry(
             self.files.target(op.file),
@@ -292,7 +292,7 @@ impl Engine {
         let step = op.progress.take(answer, planned, file, counters);
         if matches!(step, Step::Done) {
             self.depth.done(planned.len_bytes);
-            add(&counters.need_bytes, u64::from(planned.need.end - planned.need.start));
+            counters.brought(planned, op.work.chunk.is_in_place());
         }
         step
     }

@@ -24,9 +24,12 @@ impl Engine {
     pub(super) fn test_fixed_reads(&mut self, work: &Work, file: FileSlot, direct: bool) -> io::Result<()> {
         let planned = &work.plan.reads()[work.ticket.read as usize];
         let possible = direct && self.in_flight() == 0 && planned.len_bytes >= NEED_BYTES;
-        let Some(registered) = self.registered.filter(|_| possible && !self.tested) else { return Ok(()) };
+        let registered = self.registered.filter(|_| possible && !self.tested);
+        let (Some(registered), Some(within)) = (registered, work.chunk.region_offset()) else {
+            return Ok(());
+        };
         self.tested = true;
-        let buffer = registered.index(work.chunk.region_offset());
+        let buffer = registered.index(within);
         let first = work.chunk.start().as_ptr();
         for step in 0..STEPS {
             let within = step * STEP_BYTES;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::in_place::Landing;
 use super::pace::Pace;
 use super::request::{Active, Found};
 use super::{Lane, Route, Ticket};
@@ -61,11 +62,19 @@ pub(super) enum Choice {
     Stop,
 }
 
-/// A read and the chunk it was given.
+/// Where a read's bytes go.
+pub(super) enum Memory {
+    /// Into this chunk.
+    Chunk(u32),
+    /// To their targets.
+    InPlace(Landing),
+}
+
+/// A read and the memory it was given.
 pub(super) struct Taken {
     pub(super) slot: u32,
     pub(super) read: u32,
-    pub(super) chunk: u32,
+    pub(super) memory: Memory,
     pub(super) route: Route,
     pub(super) plan: Arc<ReadPlan>,
 }
@@ -206,15 +215,22 @@ impl Core {
     }
 
     fn take(&mut self, class: ReadClass, lane: Lane, slot: u32, span: usize) -> Choice {
+        let landing = self.requests[slot as usize].as_ref().and_then(|active| active.landing(span));
+        if let Some(landing) = landing {
+            return self.hand_out(class, lane, slot, span, Memory::InPlace(landing));
+        }
         let urgent_elsewhere = self.starved[lane.other() as usize].is_some_and(|other| other < class);
         let keep = if class == ReadClass::Demand { 0 } else { self.reserve };
         if self.free.len() <= keep + usize::from(urgent_elsewhere) {
             self.starved[lane as usize] = Some(class);
             return Choice::NoChunk;
         }
-        let (Some(active), Some(chunk)) = (self.requests[slot as usize].as_mut(), self.free.pop()) else {
-            return Choice::NoChunk;
-        };
+        let Some(chunk) = self.free.pop() else { return Choice::NoChunk };
+        self.hand_out(class, lane, slot, span, Memory::Chunk(chunk))
+    }
+
+    fn hand_out(&mut self, class: ReadClass, lane: Lane, slot: u32, span: usize, memory: Memory) -> Choice {
+        let Some(active) = self.requests[slot as usize].as_mut() else { return Choice::NoChunk };
         let read = active.peek(span);
         active.advance(span);
         active.in_flight[lane as usize] += 1;
@@ -229,7 +245,7 @@ impl Core {
             }
         }
         let (route, plan) = (active.route(read), Arc::clone(&active.plan));
-        Choice::Take(Taken { slot, read, chunk, route, plan })
+        Choice::Take(Taken { slot, read, memory, route, plan })
     }
 
     /// Marks a span as being looked at: what is to be judged, and the route it had.

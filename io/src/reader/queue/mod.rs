@@ -9,9 +9,10 @@ mod tests;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::core::{Choice, Core, Finished, RingSleep, Taken};
+use self::core::{Choice, Core, Finished, Memory, RingSleep, Taken};
 pub(crate) use self::request::Span;
 use super::chunk::Chunk;
+use super::in_place::Placed;
 use super::ladder::Ladder;
 use super::report::Counters;
 use super::wake::RingWake;
@@ -120,14 +121,19 @@ impl Shared {
     }
 
     /// Queues a request.
-    pub(crate) fn push(&self, request: ReadRequest, spans: Box<[Span]>) -> Result<RequestId> {
+    pub(crate) fn push(
+        &self,
+        request: ReadRequest,
+        spans: Box<[Span]>,
+        placed: Option<Placed>,
+    ) -> Result<RequestId> {
         let ReadRequest { plan, class, token } = request;
         let mut core = self.lock();
         let id = core.name();
         if plan.reads().is_empty() {
             return Ok(id);
         }
-        core.enter(Active::new(id, token, class, plan, spans))?;
+        core.enter(Active::new(id, token, class, plan, spans, placed))?;
         self.rouse(core);
         Ok(id)
     }
@@ -265,9 +271,13 @@ impl Shared {
     }
 
     fn work(self: &Arc<Self>, lane: Lane, taken: Taken) -> Next {
-        let Taken { slot, read, chunk, route, plan } = taken;
-        let need = plan.reads()[read as usize].need.end;
-        let chunk = Chunk::new(Arc::clone(self), chunk, need);
+        let Taken { slot, read, memory, route, plan } = taken;
+        let planned = &plan.reads()[read as usize];
+        let need = planned.need.end;
+        let chunk = match memory {
+            Memory::Chunk(index) => Chunk::new(Arc::clone(self), index, need),
+            Memory::InPlace(landing) => Chunk::in_place(landing, planned.len_bytes, need),
+        };
         Next::Read(Work { ticket: Ticket { slot, read, lane: Some(lane) }, route, plan, chunk })
     }
 

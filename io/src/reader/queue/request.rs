@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::in_place::{Landing, Placed};
 use super::{Lane, Route};
 use crate::{Error, ReadClass, ReadPlan, RequestId};
 
@@ -53,6 +54,7 @@ pub(super) struct Active {
     pub(super) in_flight: [u32; 2],
     spans: Box<[Span]>,
     first_open: usize,
+    placed: Option<Placed>,
 }
 
 /// What a request has for a lane.
@@ -71,9 +73,10 @@ impl Active {
         class: ReadClass,
         plan: Arc<ReadPlan>,
         spans: Box<[Span]>,
+        placed: Option<Placed>,
     ) -> Self {
         let (failed, finished, in_flight, first_open) = (None, 0, [0; 2], 0);
-        Self { id, token, class, plan, failed, finished, in_flight, spans, first_open }
+        Self { id, token, class, plan, failed, finished, in_flight, spans, first_open, placed }
     }
 
     pub(super) fn find(&mut self, lane: Lane, fresh: Duration) -> Found {
@@ -98,6 +101,15 @@ impl Active {
             }
         }
         look.map_or(Found::Nothing, Found::Look)
+    }
+
+    /// Where the span's next read goes without a chunk, if it can.
+    pub(super) fn landing(&self, span: usize) -> Option<Landing> {
+        let (placed, span) = (self.placed.as_ref()?, &self.spans[span]);
+        let read = self.plan.reads().get(span.next as usize)?;
+        let file = &self.plan.files()[read.file as usize];
+        let direct = span.route.is_some_and(|route| route.direct);
+        placed.landing(span.next, direct.then(|| file.direct_step()))
     }
 
     /// The span's next read, which stays its next.

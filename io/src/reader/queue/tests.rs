@@ -33,7 +33,7 @@ impl Fixture {
         builder.add(0, extent, 0).unwrap();
         let plan = Arc::new(builder.build().unwrap());
         let spans = self.ladder.spans(&plan, &self.shared.counters);
-        self.shared.push(ReadRequest { plan, class, token: class as u64 }, spans).unwrap()
+        self.shared.push(ReadRequest { plan, class, token: class as u64 }, spans, None).unwrap()
     }
 
     /// Everything that the ring may start now, with at most 4 reads of prefetch and refill in flight.
@@ -99,7 +99,7 @@ fn the_last_chunks_go_to_who_is_more_urgent_on_either_lane() {
     let plan = Arc::new(builder.build().unwrap());
     let spans = pool.spans(&plan, &fixture.shared.counters);
     let request = ReadRequest { plan, class: ReadClass::Prefetch, token: 0 };
-    fixture.shared.push(request, spans).unwrap();
+    fixture.shared.push(request, spans, None).unwrap();
     fixture.end(held.remove(0));
     assert!(matches!(fixture.shared.lock().choose(Lane::Pool, 9), Choice::NoChunk));
     assert_eq!(fixture.starts().len(), 1);
