@@ -13,7 +13,8 @@ use crate::units::parse_size;
 
 /// Weights from file to device memory at the speed of the wire.
 ///
-/// Exit codes: 0 done; 1 `doctor` found something broken; 2 anything that went wrong, with one line on standard error.
+/// Exit codes: 0 done; 1 `doctor` found something broken; 2 anything that went wrong, with one line on standard error;
+/// 4 bytes differ from what a manifest or a blob's name says.
 /// Every option can also be set in the environment, by the name shown; the command line wins.
 #[derive(Debug, Parser)]
 #[command(name = "spoc-loader", version, max_term_width = 100, after_help = EXAMPLES, arg_required_else_help = false)]
@@ -61,6 +62,10 @@ pub enum Command {
     Load(LoadArgs),
     /// List a model's tensors
     Inspect(InspectArgs),
+    /// Write down what every byte of a model is, in a file beside it
+    Manifest(ManifestArgs),
+    /// Compare a model with its manifest, or with the digests that Hugging Face blobs are named by
+    Verify(VerifyArgs),
     /// List the devices found, and why the rest was not
     Devices,
     /// Check the kernel, the limits and the hardware; each finding with its one fix
@@ -158,6 +163,7 @@ pub struct DemoArgs {
 #[command(after_help = "Examples:
   spoc-loader load model.safetensors
   spoc-loader load ~/models/llama --io direct --staging-bytes 64MiB --check
+  spoc-loader load ~/models/llama --verify               against the manifest that `spoc-loader manifest` wrote
   spoc-loader load ~/.cache/huggingface/hub/models--org--name/snapshots/REV --tensors 'model.layers.0.*' --json")]
 pub struct LoadArgs {
     /// A weight file, a folder with an index, or a Hugging Face cache snapshot folder
@@ -177,15 +183,69 @@ pub struct LoadArgs {
     /// Read everything back from the device and compare it with the file
     #[arg(long, env = "SPOC_CHECK", value_parser = parse_switch, action = ArgAction::SetTrue)]
     pub check: bool,
+    /// Compare every chunk with the model's manifest before it is copied
+    #[arg(long, env = "SPOC_VERIFY", value_parser = parse_switch, action = ArgAction::SetTrue)]
+    pub verify: bool,
+    /// The manifest to compare with; implies --verify [default: the one beside the model]
+    #[arg(long, env = "SPOC_MANIFEST", value_name = "PATH")]
+    pub manifest: Option<PathBuf>,
 }
 
 /// Digest of a tensor's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Digest {
-    /// SHA-256
-    Sha256,
-    /// XXH3, 64 bits
+    /// XXH3, 128 bits: the fastest, against accidents
     Xxh3,
+    /// CRC-32C: 32 bits, against accidents
+    Crc32c,
+    /// BLAKE3: cryptographic, and fast
+    Blake3,
+    /// SHA-256: cryptographic, and what others publish
+    Sha256,
+}
+
+impl From<Digest> for spoc_io::DigestKind {
+    fn from(digest: Digest) -> spoc_io::DigestKind {
+        match digest {
+            Digest::Xxh3 => spoc_io::DigestKind::Xxh3,
+            Digest::Crc32c => spoc_io::DigestKind::Crc32c,
+            Digest::Blake3 => spoc_io::DigestKind::Blake3,
+            Digest::Sha256 => spoc_io::DigestKind::Sha256,
+        }
+    }
+}
+
+/// Arguments of `manifest`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader manifest model.safetensors
+  spoc-loader manifest ~/models/llama --digest blake3 --out llama.spoc-manifest.json")]
+pub struct ManifestArgs {
+    /// A weight file, a folder with an index, or a Hugging Face name or snapshot folder
+    pub model: PathBuf,
+    /// The digest function
+    #[arg(long, env = "SPOC_DIGEST", value_enum, default_value_t = Digest::Xxh3)]
+    pub digest: Digest,
+    /// Where to write it [default: beside the file, as NAME.spoc-manifest.json; in the folder, as spoc-manifest.json]
+    #[arg(long, env = "SPOC_MANIFEST", value_name = "PATH")]
+    pub out: Option<PathBuf>,
+}
+
+/// Arguments of `verify`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader verify model.safetensors
+  spoc-loader verify org/name                 the blobs of a Hugging Face cache, by their names
+  spoc-loader verify ~/models/llama --manifest llama.spoc-manifest.json --json")]
+pub struct VerifyArgs {
+    /// A weight file, a folder with an index, or a Hugging Face name or snapshot folder
+    pub model: PathBuf,
+    /// The manifest to compare with [default: the one beside the model; without one, the names of its blobs]
+    #[arg(long, env = "SPOC_MANIFEST", value_name = "PATH")]
+    pub manifest: Option<PathBuf>,
+    /// How to read
+    #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
+    pub io: Io,
 }
 
 /// Arguments of `inspect`.

@@ -7,6 +7,8 @@ use serde::Serialize;
 
 /// Bad input, a missing device, a refused option: anything the user can act on.
 pub const EXIT_FAILURE: u8 = 2;
+/// Bytes are not what somebody wrote down that they are.
+pub const EXIT_DAMAGED: u8 = 4;
 
 /// A failure of a command. `docs/errors.md` lists the kinds.
 #[derive(Debug, Serialize)]
@@ -66,7 +68,10 @@ impl std::error::Error for Failure {}
 
 impl From<spoc_io::Error> for Failure {
     fn from(error: spoc_io::Error) -> Failure {
-        let failure = Failure::new(error.kind().as_str(), &error);
+        let mut failure = Failure::new(error.kind().as_str(), &error);
+        if error.kind() == spoc_io::ErrorKind::DigestMismatch {
+            failure = failure.exit(EXIT_DAMAGED);
+        }
         match error.file() {
             Some(file) => failure.at(file),
             None => failure,

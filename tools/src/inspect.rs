@@ -3,18 +3,13 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 use spoc_cache::{Catalogue, GroupRules};
-use spoc_io::{Model, OpenOptions, Tensor, WeightFile, open_model};
-use xxhash_rust::xxh3::Xxh3;
+use spoc_io::{Model, OpenOptions, Tensor, WeightFile, digest_extent, open_model};
 
 use crate::cli::{Digest, InspectArgs};
 use crate::failure::{Failure, Result};
 use crate::out::Out;
 use crate::units;
-
-/// Bytes read at a time for a digest.
-const PIECE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Serialize)]
 struct Listing<'a> {
@@ -119,38 +114,12 @@ fn row<'a>(model: &Model, tensor: &'a Tensor, digest: Option<Digest>) -> Result<
         bytes: tensor.extent.len_bytes,
         file: shown(file),
         offset: tensor.extent.offset,
-        digest: digest.map(|kind| digest_of(file, tensor, kind)).transpose()?,
+        digest: digest
+            .map(|kind| {
+                digest_extent(file, tensor.extent, kind.into(), u64::MAX).map(|digest| digest.to_string())
+            })
+            .transpose()?,
     })
-}
-
-fn digest_of(file: &WeightFile, tensor: &Tensor, kind: Digest) -> Result<String> {
-    match kind {
-        Digest::Sha256 => {
-            let mut hasher = Sha256::new();
-            each_piece(file, tensor, |piece| hasher.update(piece))?;
-            Ok(hasher.finalize().iter().fold(String::new(), |mut hex, byte| {
-                let _ = write!(hex, "{byte:02x}");
-                hex
-            }))
-        }
-        Digest::Xxh3 => {
-            let mut hasher = Xxh3::new();
-            each_piece(file, tensor, |piece| hasher.update(piece))?;
-            Ok(format!("{:016x}", hasher.digest()))
-        }
-    }
-}
-
-fn each_piece(file: &WeightFile, tensor: &Tensor, mut with: impl FnMut(&[u8])) -> Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
-    let (mut at, end) = (tensor.extent.offset, tensor.extent.end());
-    while at < end {
-        let len = usize::try_from(end - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
-        file.read_exact_at(&mut piece[..len], at)?;
-        with(&piece[..len]);
-        at += len as u64;
-    }
-    Ok(())
 }
 
 fn render(listing: &Listing<'_>) -> String {

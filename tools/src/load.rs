@@ -9,7 +9,7 @@ use spoc_cache::load::{LoadOptions, Loaded, load_model};
 use spoc_cache::stats::Counters;
 use spoc_cache::{Pump, PumpOptions, Stages};
 use spoc_driver::Device;
-use spoc_io::{Model, OpenOptions, ReaderReport, open_model};
+use spoc_io::{BlockDigests, Manifest, Model, OpenOptions, ReaderOptions, ReaderReport, open_model};
 
 use crate::cli::{Io, LoadArgs};
 use crate::devices::Found;
@@ -46,6 +46,18 @@ pub struct Report {
     stages: StagesReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     check: Option<Check>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<Verified>,
+}
+
+/// What was compared with a manifest on its way; a difference is a failure and no report.
+#[derive(Debug, Serialize)]
+struct Verified {
+    digest: &'static str,
+    /// Bytes compared.
+    bytes: u64,
+    /// Of the threads that computed digests, beside those that read and copy.
+    digest_seconds: f64,
 }
 
 /// Where the processor's time went, in seconds.
@@ -55,6 +67,8 @@ struct CpuParts {
     reader_seconds: f64,
     /// The copy thread.
     pump_seconds: f64,
+    /// The threads that compute digests for `--verify`.
+    check_seconds: f64,
     /// The native device's streams, which copy with the processor; 0 where the device has an engine of its own.
     device_seconds: f64,
 }
@@ -65,6 +79,7 @@ impl CpuParts {
         CpuParts {
             reader_seconds: process::thread_cpu_seconds(&["spoc-ring", "spoc-read"]),
             pump_seconds: process::thread_cpu_seconds(&["spoc-pump"]),
+            check_seconds: process::thread_cpu_seconds(&["spoc-check"]),
             device_seconds: process::thread_cpu_seconds(&["spoc-native"]),
         }
     }
@@ -169,8 +184,18 @@ pub fn run(args: &LoadArgs, out: Out) -> Result<u8> {
     let model = open_model(&args.model, &OpenOptions::default())?;
     let device = Found::for_args(&args.device)?.open(&args.device)?;
     let staging_bytes = staging::budget(args.staging_bytes, staging::SMALLEST_BYTES, 2)?;
-    let pump = start_pump(&device, args.io, staging_bytes, publish::counters(0, &interrupt)?)?;
-    let (loaded, mut report) = load(&pump, &model, args.tensors.clone(), start, out)?;
+    let verify = if args.verify || args.manifest.is_some() {
+        let path = args.manifest.clone().unwrap_or_else(|| Manifest::default_path(&model));
+        Some(Manifest::read(&path, &model)?.expectations(&model)?)
+    } else {
+        None
+    };
+    let counters = publish::counters(0, &interrupt)?;
+    let mut options = pump_options(args.io, staging_bytes, counters)?;
+    options.reader.check_threads = if verify.is_some() { ReaderOptions::CHECK_THREADS } else { 0 };
+    let pump = Pump::start(&device, options)?;
+    let what = What { tensors: args.tensors.clone(), verify };
+    let (loaded, mut report) = load(&pump, &model, what, start, out)?;
     if args.check {
         report.check = Some(check(&loaded, &model)?);
     }
@@ -183,9 +208,21 @@ pub fn run(args: &LoadArgs, out: Out) -> Result<u8> {
 /// # Errors
 /// `staging_too_small`, and what host and device say.
 pub fn start_pump(device: &Device, io: Io, staging_bytes: u64, counters: Counters) -> Result<Arc<Pump>> {
+    Ok(Pump::start(device, pump_options(io, staging_bytes, counters)?)?)
+}
+
+fn pump_options(io: Io, staging_bytes: u64, counters: Counters) -> Result<PumpOptions> {
     let staging = usize::try_from(staging_bytes).map_err(Failure::usage)?;
-    let options = PumpOptions { counters: Some(counters), ..PumpOptions::new(io.into(), staging)? };
-    Ok(Pump::start(device, options)?)
+    Ok(PumpOptions { counters: Some(counters), ..PumpOptions::new(io.into(), staging)? })
+}
+
+/// What of a model to load.
+#[derive(Debug, Default)]
+pub struct What {
+    /// Only the tensors that match.
+    pub tensors: Option<String>,
+    /// What their bytes must be.
+    pub verify: Option<Arc<BlockDigests>>,
 }
 
 /// Loads `model`, or the tensors of it that match, with a bar for people; `start` is when the command began.
@@ -195,7 +232,7 @@ pub fn start_pump(device: &Device, io: Io, staging_bytes: u64, counters: Counter
 pub fn load(
     pump: &Arc<Pump>,
     model: &Model,
-    tensors: Option<String>,
+    what: What,
     start: Instant,
     out: Out,
 ) -> Result<(Loaded, Report)> {
@@ -210,7 +247,10 @@ pub fn load(
             bar.set_position(copied);
         }
     };
-    let options = LoadOptions { tensors, progress: Some(Arc::new(progress)), ..LoadOptions::default() };
+    let What { tensors, verify } = what;
+    let digest = verify.as_ref().map(|digests| digests.kind().as_str());
+    let options =
+        LoadOptions { tensors, verify, progress: Some(Arc::new(progress)), ..LoadOptions::default() };
     let loaded = load_model(pump, model, &options)?;
     let total_seconds = start.elapsed().as_secs_f64();
     let (cpu_now, cpu_parts) = (process::cpu_seconds(), CpuParts::now());
@@ -237,6 +277,11 @@ pub fn load(
         path: PathReport::new(&did.reader),
         stages: StagesReport::new(&did.stages),
         check: None,
+        verify: digest.map(|digest| Verified {
+            digest,
+            bytes: did.reader.checked_bytes,
+            digest_seconds: units::seconds(did.reader.check_ns),
+        }),
     };
     Ok((loaded, report))
 }
@@ -281,6 +326,14 @@ pub fn render(report: &Report) -> String {
             report.total_seconds
         ),
     );
+    if let Some(verified) = &report.verify {
+        let bytes = units::bytes(verified.bytes);
+        let (digest, seconds) = (verified.digest, verified.digest_seconds);
+        line(
+            "verify",
+            format!("{bytes} agree with the manifest ({digest}), {seconds:.3} s of digests beside"),
+        );
+    }
     if let Some(check) = &report.check {
         line(
             "check",

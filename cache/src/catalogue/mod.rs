@@ -4,7 +4,7 @@ mod rules;
 
 pub use rules::{BadPattern, GroupRules, Pattern};
 
-use spoc_io::{Extent, Model, PlanBuilder, PlanOptions, ReadPlan, WeightFile};
+use spoc_io::{BlockDigests, Extent, Model, PlanBuilder, PlanOptions, ReadPlan, WeightFile};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -50,6 +50,7 @@ pub struct Group {
 #[derive(Debug)]
 pub struct Catalogue {
     files: Vec<Arc<WeightFile>>,
+    digests: Option<Arc<BlockDigests>>,
     groups: Vec<Group>,
     tensors: Vec<GroupTensor>,
     by_name: HashMap<String, u32>,
@@ -108,6 +109,7 @@ impl Catalogue {
         ordered.sort_by(|a, b| a.0.cmp(&b.0));
         let mut catalogue = Catalogue {
             files: model.files().to_vec(),
+            digests: None,
             groups: Vec::with_capacity(ordered.len()),
             tensors: Vec::with_capacity(model.tensors().len()),
             by_name: HashMap::with_capacity(ordered.len()),
@@ -177,6 +179,16 @@ impl Catalogue {
         &self.files
     }
 
+    /// Has every fill of a group compared with these digests, chunk by chunk, before it is copied: a slot whose bytes
+    /// differ never becomes resident, and the fill fails with `digest_mismatch`. For groups of whole tensors; the pump's
+    /// reader needs [`check_threads`](spoc_io::ReaderOptions::check_threads). Plans made before are made again.
+    pub fn check_against(&mut self, digests: Arc<BlockDigests>) {
+        self.digests = Some(digests);
+        for group in &mut self.groups {
+            group.plan = OnceLock::new();
+        }
+    }
+
     /// Bytes that the widest group takes in a slot.
     #[must_use]
     pub fn widest_slot_bytes(&self) -> u64 {
@@ -197,6 +209,9 @@ impl Catalogue {
             return Ok(Arc::clone(plan));
         }
         let mut builder = PlanBuilder::new(&self.files, *options);
+        if let Some(digests) = &self.digests {
+            builder.check_against(digests)?;
+        }
         for tensor in self.tensors(group) {
             builder.add(0, tensor.extent, tensor.offset_bytes)?;
         }

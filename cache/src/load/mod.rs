@@ -12,7 +12,7 @@ use crate::pump::{Begin, Feed, Job, Place, Pump, Sink, Stages};
 use crate::{Error, ErrorKind, Result};
 use globset::GlobMatcher;
 use spoc_driver::{Segment, Stream};
-use spoc_io::{Model, PlanBuilder, ReadClass, ReadPlan, ReaderReport};
+use spoc_io::{BlockDigests, Model, PlanBuilder, ReadClass, ReadPlan, ReaderReport};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,6 +25,9 @@ pub struct LoadOptions {
     pub tensors: Option<String>,
     /// Told how many of how many bytes have been copied, by the copy thread: must be quick.
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+    /// Every chunk is compared with these digests after it was read and before it is copied. The pump's reader needs
+    /// [`check_threads`](spoc_io::ReaderOptions::check_threads).
+    pub verify: Option<Arc<BlockDigests>>,
     /// Ends the load early, from any thread, the progress call among them.
     pub cancel: Option<Cancel>,
 }
@@ -97,7 +100,7 @@ fn selected(model: &Model, pattern: Option<&str>) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// A device or a staging budget too small, a tensor wider than a segment, no tensor selected: before a byte
-/// is read. Then what the reader, the files' changing, or the device says, and [`ErrorKind::Cancelled`]; device
+/// is read. Then `digest_mismatch` for bytes that are not what [`LoadOptions::verify`] says, what the reader, the files' changing, or the device says, and [`ErrorKind::Cancelled`]; device
 /// memory is freed again.
 pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Result<Loaded> {
     let began = Instant::now();
@@ -109,6 +112,9 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
         return Err(Error::new(ErrorKind::DeviceTooSmall { need_bytes, have_bytes }));
     }
     let mut builder = PlanBuilder::new(model.files(), *pump.plan_options());
+    if let Some(digests) = &options.verify {
+        builder.check_against(digests)?;
+    }
     for (placement, target) in placements.iter().zip(0u32..) {
         builder.add(target, model.tensors()[placement.tensor as usize].extent, 0)?;
     }

@@ -55,7 +55,7 @@ pub fn run(args: &DemoArgs, out: Out) -> Result<u8> {
     let counters = publish::counters(slots as usize, &interrupt)?;
     let pump = load::start_pump(&device, Io::Auto, staging_bytes, counters)?;
 
-    let (loaded, load) = load::load(&pump, &files, None, start, out)?;
+    let (loaded, load) = load::load(&pump, &files, load::What::default(), start, out)?;
     out.line(load::render(&load));
     let check_loaded = load::check(&loaded, &files)?;
     drop(loaded);
