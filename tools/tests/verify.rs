@@ -1,5 +1,7 @@
 //! `manifest`, `verify` and `load --verify`, as programs.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use std::os::unix::fs::FileExt;
