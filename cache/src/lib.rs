@@ -4,6 +4,7 @@
 //! - [`Pump`]: reader, staging ring and copy thread of one device.
 //! - [`SlotCache`]: groups in slots; [`acquire`](SlotCache::acquire) a set, launch, release.
 //! - [`load`]: a whole model, or part of it, into device memory for good.
+//! - [`policy`]: which group leaves; [`replay`]: what each policy would have done on recorded routing.
 //! - [`stats`]: what is counted, readable from outside the process.
 //!
 //! Nothing here waits for DMA or kernels: order between copies, launches and reuse of slots is made by events
@@ -53,6 +54,7 @@ mod lease;
 pub mod load;
 pub mod policy;
 mod pump;
+pub mod replay;
 mod slots;
 pub mod stats;
 

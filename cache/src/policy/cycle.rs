@@ -1,4 +1,4 @@
-//! The default policy: a model's layers come round in order, so what leaves is what will be wanted last.
+//! A model's layers come round in order, so what leaves is what will be wanted last.
 //!
 //! An item of layer l is wanted again after d(l) visits (until its layer comes round) plus, if it is used
 //! on a share p of its layer's visits, 1/p − 1 further rounds of L layers. The item with the largest
@@ -167,6 +167,13 @@ impl Policy for Cycle {
     }
 
     fn victim(&mut self) -> Option<u32> {
+        self.farthest().map(|(_, item)| item)
+    }
+}
+
+impl Cycle {
+    /// Visits until what will be wanted last is wanted, and that item.
+    pub(super) fn farthest(&mut self) -> Option<(f64, u32)> {
         let mut best: Option<(f64, u32)> = None;
         for index in 0..self.layers.len() {
             let layer = &self.layers[index];
@@ -179,7 +186,7 @@ impl Policy for Cycle {
             let layer = &mut self.layers[index];
             (layer.cost, layer.stale) = (cost, false);
         }
-        best.map(|(_, item)| item)
+        best
     }
 }
 

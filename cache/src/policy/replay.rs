@@ -28,6 +28,7 @@ pub(super) fn union_hits(
             if used == slots {
                 let victim = policy.victim().expect("room outside the set");
                 policy.remove(victim);
+                policy.left(victim);
                 resident[victim as usize] = false;
                 used -= 1;
             }
