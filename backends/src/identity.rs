@@ -28,7 +28,7 @@ fn first_line(paths: &[&str]) -> Option<String> {
 }
 
 /// FNV-1a with 128 bits (offset basis and prime as its authors publish them). Not secret, only stable.
-fn digest(text: &str) -> u128 {
+pub(crate) fn digest(text: &str) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     text.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))

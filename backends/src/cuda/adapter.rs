@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use spoc_driver::backend::{
     Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Exported, Foreign,
-    Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
+    Launch, Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
 };
-use spoc_driver::{Error, ErrorKind, Result};
+use spoc_driver::{Error, ErrorKind, Kernel, Result};
 
 use super::context::Context;
 use super::copy::{self, BatchRoom};
@@ -16,10 +16,11 @@ use super::error::Api;
 use super::event::Event;
 use super::host::{HostMemory, Registrations};
 use super::memory::Buffer;
-use super::share;
+use super::module::Compiler;
 use super::stream::Stream;
 use super::survey::Found;
 use super::trial::{self, Findings};
+use super::{launch, share};
 use crate::sync::lock;
 
 /// The CUDA backend.
@@ -32,6 +33,7 @@ pub(super) struct Cuda {
     opened: Mutex<Vec<Opened>>,
     room: BatchRoom,
     counters: Arc<Counters>,
+    compiler: Compiler,
 }
 
 struct Opened {
@@ -41,8 +43,8 @@ struct Opened {
 
 impl Cuda {
     pub(super) fn new(api: Arc<Api>, found: Vec<Found>) -> Self {
-        let (registrations, opened, room, counters) = Default::default();
-        Self { api, found, registrations, opened, room, counters }
+        let (registrations, opened, room, counters, compiler) = Default::default();
+        Self { api, found, registrations, opened, room, counters, compiler }
     }
 
     pub(super) fn counters(&self) -> Arc<Counters> {
@@ -141,7 +143,6 @@ impl Backend for Cuda {
         capabilities.host_buffer =
             Verdict::unavailable("host memory is a buffer in place on CPU devices alone");
         capabilities.peer_copies = Verdict::unavailable("this build copies through the host between devices");
-        capabilities.launch = Verdict::unavailable("this build runs no CUDA kernels");
         capabilities
     }
 
@@ -303,6 +304,15 @@ impl Backend for Cuda {
         value: u8,
     ) -> Result<()> {
         copy::fill(&stream.lane, dst.0.at(dst.1), host_len(len_bytes)?, value)
+    }
+
+    fn check_kernel(&self, device: &Device, kernel: &Kernel) -> Result<()> {
+        launch::check(&device.shared, &self.compiler, kernel)
+    }
+
+    unsafe fn launch(&self, device: &Device, stream: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
+        // SAFETY: the caller owes exactly what is asked.
+        unsafe { launch::run(&device.shared, &self.compiler, &stream.lane, launch) }
     }
 
     unsafe fn write_value(&self, _: &Device, stream: &Stream, dst: (&Buffer, u64), value: u64) -> Result<()> {

@@ -11,6 +11,7 @@ pub(super) struct Counters {
     pub(super) batches: AtomicU64,
     pub(super) batched_copies: AtomicU64,
     pub(super) single_copies: AtomicU64,
+    pub(super) carried_copies: AtomicU64,
 }
 
 /// A reading of the counters. All only ever rise.
@@ -29,6 +30,8 @@ pub struct CudaCounters {
     pub batched_copies: u64,
     /// Copies from the host, one call each.
     pub single_copies: u64,
+    /// Small copies from pinned memory that a kernel carried.
+    pub carried_copies: u64,
 }
 
 pub(super) fn add(counter: &AtomicU64, count: usize) {
@@ -45,6 +48,7 @@ impl Counters {
             batches: read(&self.batches),
             batched_copies: read(&self.batched_copies),
             single_copies: read(&self.single_copies),
+            carried_copies: read(&self.carried_copies),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! An opened device, and what its streams and its memory share.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
 use spoc_driver::{Error, ErrorKind, MemoryInfo, Result};
@@ -7,6 +8,7 @@ use spoc_driver::{Error, ErrorKind, MemoryInfo, Result};
 use super::context::Context;
 use super::counters::Counters;
 use super::host::Registrations;
+use super::module::Modules;
 use super::reaper::Reaper;
 use super::stream::Lane;
 use super::survey::Found;
@@ -28,6 +30,9 @@ pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     /// What sizes of mapped memory are multiples of; 1 where the device maps none.
     pub(super) granule: u64,
+    pub(super) modules: Modules,
+    /// The kernel that carries small copies could not be loaded.
+    pub(super) has_no_carrier: AtomicBool,
     lanes: Mutex<Vec<Weak<Lane>>>,
     // These two last, and in this order: what is still to be freed needs the context.
     pub(super) reaper: Reaper,
@@ -42,8 +47,19 @@ impl Shared {
         counters: Arc<Counters>,
     ) -> Result<Arc<Self>> {
         let granule = if found.facts.virtual_memory { vmm::granule(&context)? } else { 1 };
-        let (lanes, reaper) = (Mutex::default(), Reaper::start(&context)?);
-        Ok(Arc::new(Self { found, registrations, counters, granule, lanes, reaper, context }))
+        let (modules, lanes, reaper) = (Modules::default(), Mutex::default(), Reaper::start(&context)?);
+        let has_no_carrier = AtomicBool::new(false);
+        Ok(Arc::new(Self {
+            found,
+            registrations,
+            counters,
+            granule,
+            modules,
+            has_no_carrier,
+            lanes,
+            reaper,
+            context,
+        }))
     }
 
     /// Notes a stream that [`Shared::synchronize`] has to wait for.

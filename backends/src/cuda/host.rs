@@ -51,7 +51,10 @@ impl HostMemory {
         let _here = shared.context.enter()?;
         // SAFETY: the place is valid, and the context is current.
         match unsafe { (api.library.host_allocate)(&raw mut first, len_bytes, FLAGS) } {
-            SUCCESS => Ok(Self::Own { first: first.cast(), shared: Arc::clone(shared) }),
+            SUCCESS => {
+                shared.registrations.note(first.addr(), len_bytes);
+                Ok(Self::Own { first: first.cast(), shared: Arc::clone(shared) })
+            }
             code => Err(api.error(pin_kind(code, need_bytes), code, DOING)),
         }
     }
@@ -78,6 +81,8 @@ impl Drop for HostMemory {
     fn drop(&mut self) {
         match self {
             Self::Own { first, shared } => {
+                // Before it is freed: the next allocation may get the address.
+                shared.registrations.forget(first.addr());
                 if shared.context.api.is_own_process() {
                     shared.reaper.bury(Doomed::Host(Address(*first)));
                 }
@@ -91,7 +96,7 @@ impl Drop for HostMemory {
     }
 }
 
-/// Registered ranges by first address.
+/// Pinned ranges by first address: those that are registered, and the driver's own.
 #[derive(Default)]
 pub(super) struct Registrations {
     ranges: Mutex<BTreeMap<usize, Range>>,
@@ -161,6 +166,23 @@ impl Registrations {
             self.segmented.fetch_sub(1, Ordering::Release);
         }
         ranges.remove(&start);
+    }
+
+    /// Notes memory that the driver has just allocated.
+    fn note(&self, start: usize, len_bytes: usize) {
+        lock(&self.ranges).insert(start, Range { len_bytes, users: 1, part_bytes: len_bytes });
+    }
+
+    /// Forgets it.
+    fn forget(&self, start: usize) {
+        lock(&self.ranges).remove(&start);
+    }
+
+    /// Whether all of a range is pinned, so that the device can read it.
+    pub(super) fn holds(&self, start: usize, len_bytes: usize) -> bool {
+        let ranges = lock(&self.ranges);
+        let known = ranges.range(..=start).next_back();
+        known.is_some_and(|(first, range)| start - first + len_bytes <= range.len_bytes)
     }
 
     /// How much of a copy from or to this address can be given to the API in one piece.
@@ -273,6 +295,17 @@ mod tests {
         assert_eq!(parts.piece(100_000, 50), 50);
         assert_eq!(parts.piece(50, 40), 40, "before everything registered");
         assert_eq!(parts.piece(50_000, 40), 40, "between");
+    }
+
+    #[test]
+    fn what_is_pinned_is_known_by_address() {
+        let known = known(&[(4096, 8192, 8192), (100_000, 50, 50)]);
+        assert!(known.holds(4096, 8192) && known.holds(100_049, 1) && known.holds(5000, 7));
+        assert!(!known.holds(4096, 8193) && !known.holds(4095, 2) && !known.holds(100_050, 1));
+        known.note(200_000, 10);
+        assert!(known.holds(200_009, 1));
+        known.forget(200_000);
+        assert!(!known.holds(200_009, 1));
     }
 
     #[test]

@@ -9,10 +9,10 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys;
 use sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUmemAccessDesc,
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUjit_option, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmemcpyAttributes, CUpointer_attribute, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuuid,
+    CUmemGenericAllocationHandle, CUmemcpyAttributes, CUmodule, CUpointer_attribute, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 
 /// What the library is called, in the order tried.
@@ -107,6 +107,15 @@ functions! {
         copy_on_device: cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
         fill: cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
         pointer_attribute: cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);
+        module_load: cuModuleLoadDataEx(
+            *mut CUmodule, *const c_void, c_uint, *mut CUjit_option, *mut *mut c_void
+        );
+        module_unload: cuModuleUnload(CUmodule);
+        module_function: cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        launch: cuLaunchKernel(
+            CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
+            *mut *mut c_void
+        );
         address_reserve: cuMemAddressReserve(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
         address_free: cuMemAddressFree(CUdeviceptr, usize);
         physical_create: cuMemCreate(

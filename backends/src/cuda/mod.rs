@@ -12,7 +12,10 @@
 //!   caller: the memory may be unmapped right after it.
 //! - Host memory is registered for every device of the process at once, in parts where the driver refuses a
 //!   large range; copies are split where parts meet.
-//! - Many copies go in one call where the driver has it (CUDA 12.8) and they are not too small.
+//! - Many copies go in one call where the driver has it (CUDA 12.8); small ones from pinned memory are carried
+//!   by a kernel.
+//! - Kernels come in CUDA C (compiled by NVRTC, if that is installed; `SPOC_NVRTC` names it), in PTX, as machine
+//!   code, or are the built-ins, which need no compiler. See `launch.rs` for how arguments are passed.
 //! - A fault on the device ends every context of the process: `ProcessLost`.
 //!
 //! # Adopting
@@ -26,6 +29,8 @@
 //! | memory | `CUdeviceptr`; the length is the caller's word, which the API cannot check for mapped memory |
 
 mod adapter;
+mod built_ins;
+mod carry;
 mod context;
 mod copy;
 mod counters;
@@ -33,8 +38,11 @@ mod device;
 mod error;
 mod event;
 mod host;
+mod launch;
 mod library;
 mod memory;
+mod module;
+mod nvrtc;
 mod reaper;
 mod share;
 mod stream;

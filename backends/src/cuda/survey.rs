@@ -13,6 +13,8 @@ use super::error::Api;
 pub(super) struct Found {
     pub(super) device: CUdevice,
     pub(super) info: DeviceInfo,
+    /// Compute capability times ten: 90 for 9.0.
+    pub(super) arch: u32,
     pub(super) facts: Facts,
 }
 
@@ -23,6 +25,8 @@ pub(super) struct Facts {
     pub(super) registers: bool,
     pub(super) virtual_memory: bool,
     pub(super) descriptors: bool,
+    /// Kernels use registered host memory at the host's address.
+    pub(super) same_addresses: bool,
 }
 
 impl Found {
@@ -50,10 +54,15 @@ impl Found {
         // SAFETY: as above.
         api.check(unsafe { (api.library.device_uuid)(&raw mut uuid, device) }, DOING)?;
         let has = |attribute| attribute_of(api, device, attribute).unwrap_or(0) > 0;
+        let number =
+            |attribute| attribute_of(api, device, attribute).and_then(|number| u32::try_from(number).ok());
+        let major = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).unwrap_or(0);
+        let minor = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR).unwrap_or(0);
         let facts = Facts {
             words: has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS),
             registers: has(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED),
             virtual_memory: has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED),
+            same_addresses: has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),
             descriptors: has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED),
         };
         let info = DeviceInfo {
@@ -66,7 +75,7 @@ impl Found {
             numa_node: numa_node(api, device),
             unified: has(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED),
         };
-        Ok(Self { device, info, facts })
+        Ok(Self { device, info, arch: 10 * major + minor, facts })
     }
 }
 

@@ -70,6 +70,10 @@ pub enum Language {
     SpirV,
     /// CUDA C++.
     Cuda,
+    /// NVIDIA's portable assembly.
+    Ptx,
+    /// NVIDIA's machine code: an object file for one architecture.
+    Cubin,
     /// HIP C++.
     Hip,
     /// OpenCL C.

@@ -1,0 +1,289 @@
+//! Modules: code that is loaded into a context, and the functions in it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule};
+use spoc_driver::{Error, ErrorKind, Language, Result, Source};
+
+use super::built_ins::Text;
+use super::context::Context;
+use super::error::{SUCCESS, kind_of};
+use super::nvrtc::Nvrtc;
+use super::reaper::tell;
+use crate::sync::lock;
+
+/// Most sources that a device keeps loaded: each stays until the device is closed.
+const SOURCES_MAX: usize = 4096;
+
+/// Bytes of the driver's words about text that it does not take.
+const LOG_BYTES: usize = 4096;
+
+/// The compiler, loaded when it is first asked for, or why there is none.
+pub(super) type Compiler = std::sync::OnceLock<Result<Nvrtc, String>>;
+
+/// Code in a context.
+pub(super) struct Module {
+    raw: CUmodule,
+    context: Arc<Context>,
+}
+
+/// A function of a module.
+#[derive(Clone, Copy)]
+pub(super) struct Function(pub(super) CUfunction);
+
+// SAFETY: the API lets any thread use modules and functions.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Module {
+    /// Loads code for this device, or text in PTX, which the driver compiles.
+    fn load(context: &Arc<Context>, image: &[u8], name: &str) -> Result<Self> {
+        const DOING: &str = "loading a CUDA kernel";
+        let mut log = [0_u8; LOG_BYTES];
+        let mut options =
+            [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        let mut values: [*mut c_void; 2] =
+            [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG_BYTES - 1)];
+        let mut raw = std::ptr::null_mut();
+        let _here = context.enter()?;
+        // SAFETY: the image is whole code, or text that ends with zero (the callers see to it); the log has
+        // as many bytes as is said; the context is current.
+        let code = unsafe {
+            (context.api.library.module_load)(
+                &raw mut raw,
+                image.as_ptr().cast(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if code == SUCCESS {
+            return Ok(Self { raw, context: Arc::clone(context) });
+        }
+        let kind = match kind_of(code) {
+            // Whatever else it is called, the code is not for this device or driver.
+            ErrorKind::Backend => ErrorKind::InvalidArgument,
+            kind => kind,
+        };
+        let mut error = context.api.error(kind, code, DOING).with("kernel", name.to_owned());
+        let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+        if let Some(line) = String::from_utf8_lossy(text).lines().map(str::trim).find(|line| !line.is_empty())
+        {
+            error = error.with("because", line);
+        }
+        Err(error)
+    }
+
+    fn function(&self, entry: &str, name: &str) -> Result<Function> {
+        const DOING: &str = "finding a CUDA kernel's entry";
+        let missing = || {
+            Error::new(ErrorKind::InvalidArgument, DOING)
+                .with("kernel", name.to_owned())
+                .with("entry", entry.to_owned())
+        };
+        let text = CString::new(entry).map_err(|_| missing())?;
+        let mut function = std::ptr::null_mut();
+        let _here = self.context.enter()?;
+        let find = self.context.api.library.module_function;
+        // SAFETY: the module is loaded, and the text ends with zero.
+        match unsafe { find(&raw mut function, self.raw, text.as_ptr().cast::<c_char>()) } {
+            SUCCESS => Ok(Function(function)),
+            code if kind_of(code) == ErrorKind::Backend => {
+                Err(missing().with("because", "extern \"C\" is needed, or it is not there"))
+            }
+            code => Err(self.context.api.error(kind_of(code), code, DOING)),
+        }
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if !self.context.api.is_own_process() {
+            return;
+        }
+        let outcome = self.context.enter().and_then(|_here| {
+            // SAFETY: loaded by this value, and nothing runs of it any more.
+            let code = unsafe { (self.context.api.library.module_unload)(self.raw) };
+            self.context.api.check(code, "unloading a CUDA kernel")
+        });
+        if let Err(error) = outcome {
+            tell(&error);
+        }
+    }
+}
+
+/// What a device has loaded.
+#[derive(Default)]
+pub(super) struct Modules {
+    sources: Mutex<HashMap<Key, Loaded>>,
+    built_ins: Mutex<BuiltIns>,
+}
+
+/// A source by the place of its text: it is kept, so no other text can come there.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    text: usize,
+    language: Language,
+    entry: String,
+}
+
+struct Loaded {
+    function: Result<Function>,
+    _module: Option<Module>,
+    _text: Arc<[u8]>,
+}
+
+#[derive(Default)]
+struct BuiltIns {
+    modules: HashMap<&'static str, Module>,
+    functions: HashMap<&'static str, Function>,
+}
+
+impl Modules {
+    /// The function of a source, compiled and loaded the first time.
+    ///
+    /// # Errors
+    /// Why there is none; the same each time.
+    pub(super) fn source(
+        &self,
+        context: &Arc<Context>,
+        compiler: &Compiler,
+        arch: u32,
+        name: &str,
+        source: &Source,
+    ) -> Result<Function> {
+        let key =
+            Key { text: source.text.as_ptr().addr(), language: source.language, entry: source.entry.clone() };
+        let mut sources = lock(&self.sources);
+        if let Some(known) = sources.get(&key) {
+            return known.function.clone();
+        }
+        if sources.len() >= SOURCES_MAX {
+            let kind = ErrorKind::TooLarge { need: SOURCES_MAX as u64 + 1, max: SOURCES_MAX as u64 };
+            return Err(Error::new(kind, "loading a CUDA kernel").with("unit", "kernels"));
+        }
+        let module = image(compiler, arch, name, source)
+            .and_then(|image| Module::load(context, &image, name))
+            .and_then(|module| module.function(&source.entry, name).map(|function| (module, function)));
+        let (module, function) = match module {
+            Ok((module, function)) => (Some(module), Ok(function)),
+            // A lost device may be another's fault, and is asked anew.
+            Err(error) if error.is_device_lost() => return Err(error),
+            Err(error) => (None, Err(error)),
+        };
+        let loaded = Loaded { function: function.clone(), _module: module, _text: Arc::clone(&source.text) };
+        sources.insert(key, loaded);
+        function
+    }
+
+    /// A function of the adapter's own.
+    ///
+    /// # Errors
+    /// What the API answers.
+    pub(super) fn built_in(
+        &self,
+        context: &Arc<Context>,
+        text: &'static Text,
+        entry: &'static str,
+    ) -> Result<Function> {
+        let mut held = lock(&self.built_ins);
+        let BuiltIns { modules, functions } = &mut *held;
+        if let Some(known) = functions.get(entry) {
+            return Ok(*known);
+        }
+        let module = match modules.entry(text.name) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let image = [text.ptx.as_bytes(), &[0]].concat();
+                new.insert(Module::load(context, &image, text.name)?)
+            }
+        };
+        let function = module.function(entry, entry)?;
+        functions.insert(entry, function);
+        Ok(function)
+    }
+}
+
+/// The compiler, or why there is none.
+pub(super) fn nvrtc(compiler: &Compiler) -> Result<&Nvrtc> {
+    compiler.get_or_init(Nvrtc::load).as_ref().map_err(|reason| {
+        Error::unsupported(spoc_driver::BackendKind::Cuda, "kernel_compiler").with("reason", reason)
+    })
+}
+
+/// What the API is given of a source.
+fn image(compiler: &Compiler, arch: u32, name: &str, source: &Source) -> Result<Vec<u8>> {
+    match source.language {
+        Language::Cuda => nvrtc(compiler)?.compile(&source.text, name, arch),
+        Language::Ptx => {
+            let mut text = source.text.to_vec();
+            text.push(0);
+            Ok(text)
+        }
+        _ => {
+            check_code(&source.text, name)?;
+            Ok(source.text.to_vec())
+        }
+    }
+}
+
+/// Refuses what is no whole object file: the API is told no length, and would read on.
+fn check_code(code: &[u8], name: &str) -> Result<()> {
+    let word = |at: usize, len: usize| -> Option<u64> {
+        let bytes = code.get(at..at + len)?;
+        Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    };
+    // Offsets and sizes in the header of a 64-bit object file, by the format's own specification.
+    let end = |offset: usize, size: usize, count: usize| {
+        word(offset, 8)?.checked_add(word(size, 2)?.checked_mul(word(count, 2)?)?)
+    };
+    let is_whole = code.starts_with(b"\x7fELF\x02\x01")
+        && [end(0x20, 0x36, 0x38), end(0x28, 0x3a, 0x3c)]
+            .iter()
+            .all(|end| end.is_some_and(|end| end <= code.len() as u64));
+    if is_whole {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidArgument, "loading a CUDA kernel")
+        .with("kernel", name.to_owned())
+        .with("because", "the code is no whole object file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_is_cut_off_is_refused() {
+        let mut header = [0_u8; 64];
+        header[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        check_code(&header, "empty").unwrap();
+        // Two sections of 64 bytes at 64: 192 bytes in all.
+        header[0x28] = 64;
+        header[0x3a] = 64;
+        header[0x3c] = 2;
+        let mut whole = header.to_vec();
+        whole.resize(192, 0);
+        check_code(&whole, "whole").unwrap();
+        for wrong in [&whole[..191], &header[..], &header[..20], b"", b".version 7.0"] {
+            let error = check_code(wrong, "cut").unwrap_err().to_string();
+            assert!(error.contains("cut"), "{error}");
+        }
+    }
+
+    #[test]
+    fn text_for_the_driver_ends_with_zero() {
+        let source =
+            Source { language: Language::Ptx, text: Arc::from(*b".version 7.0"), entry: "f".to_owned() };
+        let image = image(&Compiler::new(), 90, "f", &source).unwrap();
+        assert_eq!(image.last(), Some(&0));
+    }
+}
