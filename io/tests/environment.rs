@@ -167,6 +167,38 @@ fn dropping_a_reader_whose_reads_hang_does_not_hang_and_frees_nothing_under_them
     assert_eq!(Arc::strong_count(&region), 1, "and it is freed once the reads have ended");
 }
 
+#[test]
+fn a_read_that_hangs_on_fuse_is_reported_in_time_and_its_memory_is_kept() {
+    let bytes = noise(30 * CHUNK as usize);
+    let Some(fuse) = Fuse::new(&bytes, &["--hang-at", "100000"]) else { return };
+    let region = region();
+    let options = ReaderOptions {
+        chunk_bytes: CHUNK,
+        read_deadline: Some(Duration::from_millis(300)),
+        drain_timeout: Duration::from_millis(200),
+        ..ReaderOptions::default()
+    };
+    let reader = Reader::start(Arc::clone(&region) as _, options).unwrap();
+    let plan = plan(&fuse.path());
+    reader.submit(ReadRequest { plan: Arc::clone(&plan), class: ReadClass::Demand, token: 0 }).unwrap();
+    let error = loop {
+        let completion = reader.completions().recv_timeout(Duration::from_secs(20)).expect("no hang");
+        if let Err(error) = completion.outcome {
+            break error;
+        }
+    };
+    assert_eq!((error.kind(), error.file()), (ErrorKind::ReadTimeout, Some(&*fuse.path())), "{error}");
+    assert!(error.offset().is_some(), "{error}");
+    drop(reader);
+    assert!(Arc::strong_count(&region) > 1, "the kernel may still write there");
+    drop(fuse);
+    let until = Instant::now() + Duration::from_secs(10);
+    while Arc::strong_count(&region) > 1 {
+        assert!(Instant::now() < until, "it is freed once the reads have ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// An ext4 file system whose device lost its end.
 #[test]
 fn a_disk_that_fails_is_an_io_error_with_a_place() {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -9,7 +10,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use crate::demo::model::LAYERS;
 use crate::failure::Failure;
 use crate::out::{Out, write_line};
-use crate::units::parse_size;
+use crate::units::{parse_size, parse_time};
 
 /// Weights from file to device memory at the speed of the wire.
 ///
@@ -180,6 +181,9 @@ pub struct LoadArgs {
     /// Only tensors whose name matches; * and ? cross dots, {a,b} and [0-9] work
     #[arg(long, env = "SPOC_TENSORS", value_name = "GLOB")]
     pub tensors: Option<String>,
+    /// End with an error when a read takes longer than this (500ms, 30s, 2m) [default: wait for ever]
+    #[arg(long, env = "SPOC_READ_DEADLINE", value_parser = parse_time, allow_hyphen_values = true, value_name = "TIME")]
+    pub read_deadline: Option<Duration>,
     /// Read everything back from the device and compare it with the file
     #[arg(long, env = "SPOC_CHECK", value_parser = parse_switch, action = ArgAction::SetTrue)]
     pub check: bool,

@@ -193,6 +193,11 @@ pub fn run(args: &LoadArgs, out: Out) -> Result<u8> {
     let counters = publish::counters(0, &interrupt)?;
     let mut options = pump_options(args.io, staging_bytes, counters)?;
     options.reader.check_threads = if verify.is_some() { ReaderOptions::CHECK_THREADS } else { 0 };
+    if let Some(deadline) = args.read_deadline {
+        options.reader.read_deadline = Some(deadline);
+        // Who does not wait for a read does not want to wait for its end either.
+        options.reader.drain_timeout = options.reader.drain_timeout.min(deadline);
+    }
     let pump = Pump::start(&device, options)?;
     let what = What { tensors: args.tensors.clone(), verify };
     let (loaded, mut report) = load(&pump, &model, what, start, out)?;

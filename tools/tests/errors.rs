@@ -86,6 +86,8 @@ fn bad_options() {
         (&["load", path, "--io", "fast"], "usage"),
         (&["load", path, "--staging-bytes", "many"], "usage"),
         (&["load", path, "--staging-bytes", "-1"], "usage"),
+        (&["load", path, "--read-deadline", "soon"], "usage"),
+        (&["load", path, "--read-deadline", "-1"], "usage"),
         (&["load", path, "--tensors", "[a"], "bad_pattern"),
         (&["load", path, "--backend", "abacus"], "usage"),
         (&["load", path, "--device", "x"], "usage"),

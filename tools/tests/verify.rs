@@ -38,7 +38,8 @@ fn what_was_written_down_agrees_and_a_flipped_byte_is_named() {
         let verified = answer(&mut loader(&place, &["verify", "--json"], &path));
         assert_eq!(verified["against"], "manifest");
         assert_eq!(verified["bytes"].as_u64(), std::fs::metadata(&path).ok().map(|meta| meta.len()));
-        let loaded = answer(loader(&place, &LOAD, &path).args(["--check", "--json"]));
+        let loaded =
+            answer(loader(&place, &LOAD, &path).args(["--check", "--json", "--read-deadline", "60s"]));
         assert_eq!(loaded["verify"]["digest"], digest, "{loaded}");
         assert!(loaded["verify"]["bytes"].as_u64() >= loaded["bytes"].as_u64(), "{loaded}");
 

@@ -8,6 +8,7 @@ mod checks;
 mod chunk;
 mod in_place;
 pub(crate) mod ladder;
+pub(crate) mod late;
 mod options;
 mod outlet;
 mod pool;
@@ -31,6 +32,7 @@ pub use report::{IoPath, PathReason, ReaderReport};
 use crate::{Error, ErrorKind, HostRegion, Result};
 use in_place::Placed;
 use ladder::Ladder;
+use late::Watch;
 use queue::{Lane, Shared};
 
 /// The end of one planned read.
@@ -97,17 +99,21 @@ impl Reader {
     /// Takes the last token that is not a thread's: if a thread cannot be started, dropping the reader waits for those
     /// that were, and for nothing else.
     fn start_pool(&mut self, outlet: &Outlet, alive: Sender<()>) -> Result<()> {
-        for number in 0..self.pool_threads {
-            let (shared, outlet, token) = (Arc::clone(&self.shared), outlet.clone(), alive.clone());
-            let (ladder, node) = (self.ladder, self.options.numa_node);
-            let thread = std::thread::Builder::new().name(format!("spoc-read-{number}")).spawn(move || {
-                bind(node, &shared.counters);
-                pool::run(&shared, &ladder, &outlet);
-                drop(token);
-            });
-            self.threads.push(thread.map_err(|e| Error::from_os(e, "starting a reading thread"))?);
+        let failed = |e| Error::from_os(e, "starting a reading thread");
+        let pool = Arc::new(Pool {
+            shared: Arc::clone(&self.shared),
+            ladder: self.ladder,
+            outlet: outlet.clone(),
+            node: self.options.numa_node,
+            watch: self.options.read_deadline.map(Watch::new),
+        });
+        for _ in 0..self.pool_threads {
+            self.threads.push(pool.start(alive.clone()).map_err(failed)?);
         }
-        drop(alive);
+        if pool.watch.is_some() {
+            let thread = std::thread::Builder::new().name("spoc-watch".to_owned());
+            self.threads.push(thread.spawn(move || pool.run_watch(&alive)).map_err(failed)?);
+        }
         Ok(())
     }
 
@@ -226,6 +232,35 @@ impl Reader {
 
     fn expected_path(&self) -> IoPath {
         IoPath::new(self.ladder.has_ring(), self.options.mode != IoMode::Buffered)
+    }
+}
+
+/// What a thread that calls pread is started with.
+struct Pool {
+    shared: Arc<Shared>,
+    ladder: Ladder,
+    outlet: Outlet,
+    node: Option<u32>,
+    watch: Option<Watch>,
+}
+
+impl Pool {
+    fn start(self: &Arc<Self>, alive: Sender<()>) -> std::io::Result<JoinHandle<()>> {
+        let pool = Arc::clone(self);
+        std::thread::Builder::new().name("spoc-read".to_owned()).spawn(move || {
+            bind(pool.node, &pool.shared.counters);
+            pool::run(&pool.shared, &pool.ladder, &pool.outlet, pool.watch.as_ref());
+            drop(pool);
+            drop(alive);
+        })
+    }
+
+    fn run_watch(self: Arc<Self>, alive: &Sender<()>) {
+        let Some(watch) = &self.watch else { return };
+        // Every thread of the pool holds one; so does this one.
+        let readers = || Arc::strong_count(&self) - 1;
+        let replace = || self.start(alive.clone()).map(drop);
+        watch.run(&self.shared, &self.outlet, readers, replace);
     }
 }
 

@@ -79,6 +79,10 @@ pub struct ReaderOptions {
     pub residency_range_bytes: u64,
     /// Age from which such a judgement is made again before the stretch is read. Default 100 ms.
     pub residency_fresh: Duration,
+    /// How long a read may take, from its start to its last byte. One that takes longer completes with `read_timeout`;
+    /// its memory is not used again before the kernel has returned it, which the reader asks for where it can. Default
+    /// `None`: for ever. Opening files and reading headers is not under it.
+    pub read_deadline: Option<Duration>,
     /// How long dropping the reader waits for reads in flight before it leaves them to themselves. Default 5 s.
     pub drain_timeout: Duration,
     /// Changes the answers of the operating system, for tests.
@@ -100,6 +104,7 @@ impl Default for ReaderOptions {
             refill_bytes_per_second: None,
             residency_range_bytes: 64 << 20,
             residency_fresh: Duration::from_millis(100),
+            read_deadline: None,
             drain_timeout: Duration::from_secs(5),
             faults: None,
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ladder::Ladder;
+use super::late::Watch;
 use super::progress::{Progress, Step};
 use super::queue::{Next, Shared, Work};
 use super::report::{IoPath, add};
@@ -14,14 +15,22 @@ use crate::file::WeightFile;
 use crate::{ErrorKind, Result};
 
 /// The loop of one thread.
-pub(super) fn run(shared: &Arc<Shared>, ladder: &Ladder, outlet: &Outlet) {
+pub(super) fn run(shared: &Arc<Shared>, ladder: &Ladder, outlet: &Outlet, watch: Option<&Watch>) {
+    let watch = watch.map(|watch| (watch, watch.enter()));
     // The descriptor of the last direct read: consecutive reads are mostly of one file.
     let mut direct: Option<(Arc<WeightFile>, File)> = None;
     loop {
         match shared.next_for_pool(ladder, direct.is_some()) {
             Next::Read(work) => {
                 let ticket = work.ticket;
+                if let Some((watch, place)) = watch {
+                    watch.begin(place, &work);
+                }
                 let outcome = carry_out(work, shared, outlet, &mut direct);
+                if watch.is_some_and(|(watch, place)| !watch.end(place)) {
+                    // It was reported as late, and another thread has taken this one's place.
+                    return;
+                }
                 outlet.deliver(shared, ticket, outcome);
             }
             Next::Fail(ticket) => {

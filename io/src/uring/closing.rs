@@ -15,9 +15,11 @@ impl Engine {
         let failed = || Error::new(ErrorKind::IoError, format!("io_uring_enter failed: {error}"));
         for index in 0..self.ops.len() {
             if let Some(op) = self.ops[index].take() {
-                let ticket = op.work.ticket;
+                let (ticket, late) = (op.work.ticket, op.late);
                 std::mem::forget(op);
-                self.outlet.deliver(&self.shared, ticket, Err(failed()));
+                if !late {
+                    self.outlet.deliver(&self.shared, ticket, Err(failed()));
+                }
             }
         }
         loop {

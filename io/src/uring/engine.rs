@@ -3,12 +3,13 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::depth::Depth;
 use super::files::{FileSlot, FileTable, Target};
+use super::late::CANCEL;
 use super::setup::{self, Registered};
 use crate::reader::ladder::Ladder;
 use crate::reader::progress::{Progress, Step};
@@ -33,8 +34,11 @@ const DEPTH_MAX_AUTOMATIC: usize = 128;
 pub(super) struct Op {
     pub(super) work: Work,
     progress: Progress,
-    file: FileSlot,
+    pub(super) file: FileSlot,
     fixed: bool,
+    pub(super) since: Instant,
+    /// Reported as failed; only the kernel still needs it.
+    pub(super) late: bool,
 }
 
 /// Why the ring goes to sleep.
@@ -61,6 +65,10 @@ pub(super) struct Engine {
     pub(super) depth: Depth,
     pub(super) ops: Vec<Option<Op>>,
     pub(super) vacant: Vec<u32>,
+    /// How long a read may take.
+    pub(super) read_deadline: Option<Duration>,
+    /// Reads in flight that were reported as failed because they took longer.
+    pub(super) late: usize,
     pub(super) arrived: Vec<(u64, i32)>,
     pub(super) registered: Option<Registered>,
     pub(super) tested: bool,
@@ -105,6 +113,8 @@ impl Engine {
             depth,
             ops: (0..depth_max).map(|_| None).collect(),
             vacant: (0..depth_max).rev().collect(),
+            read_deadline: options.read_deadline,
+            late: 0,
             arrived: Vec::with_capacity(2 * depth_max as usize + 8),
             registered: registered.ok(),
             tested: false,
@@ -121,7 +131,7 @@ impl Engine {
 
     /// As many reads are in flight as may be.
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight() >= self.depth.now() as usize
+        self.vacant.is_empty() || self.in_flight() - self.late >= self.depth.now() as usize
     }
 
     /// Prefetch and refill leave half of the reads in flight to a demand that may come.
@@ -147,6 +157,7 @@ impl Engine {
                 return;
             }
             self.reap();
+            self.report_late();
         }
     }
 
@@ -192,7 +203,8 @@ impl Engine {
                     let error = Error::from_os(error, "checking registered memory");
                     return self.outlet.deliver(&self.shared, ticket, Err(error));
                 }
-                let op = Op { work, progress: Progress::new(direct), file: slot, fixed: false };
+                let (progress, since) = (Progress::new(direct), Instant::now());
+                let op = Op { work, progress, file: slot, fixed: false, since, late: false };
                 let Some(index) = self.vacant.pop() else { return };
                 self.ops[index as usize] = Some(op);
                 self.ask(index);
@@ -240,7 +252,13 @@ impl Engine {
             self.wake_armed = false;
             return;
         }
-        let Ok(index) = u32::try_from(name) else { return };
+        let Ok(index) = u32::try_from(name) else {
+            debug_assert_eq!(name, CANCEL);
+            return;
+        };
+        if self.ops.get(index as usize).and_then(Option::as_ref).is_some_and(|op| op.late) {
+            return self.late_ended(index);
+        }
         let Some(mut op) = self.ops.get_mut(index as usize).and_then(Option::take) else { return };
         match self.judge(&mut op, answer) {
             Step::Again => {

@@ -7,6 +7,7 @@ mod closing;
 mod depth;
 mod engine;
 mod files;
+mod late;
 mod selftest;
 mod setup;
 mod wait;

@@ -23,14 +23,18 @@ impl Engine {
             add(&self.shared.counters.submit_calls, 1);
         }
         let since = Instant::now();
-        match ahead {
-            Ahead::Idle if in_flight == 0 && !self.files.is_empty() => {
-                if self.sleep_at_most(IDLE)? {
+        let idle = ahead == Ahead::Idle && in_flight == 0 && !self.files.is_empty();
+        let limit = match ahead {
+            _ if idle => Some(IDLE),
+            Ahead::Later(time) => Some(time),
+            _ => None,
+        };
+        let limit = [limit, self.until_late()].into_iter().flatten().min();
+        match limit {
+            Some(limit) if want > 0 => {
+                if self.sleep_at_most(limit)? && idle {
                     self.files.clear_idle(&self.ring);
                 }
-            }
-            Ahead::Later(time) => {
-                self.sleep_at_most(time)?;
             }
             _ => self.enter(want)?,
         }
