@@ -2,6 +2,8 @@
 
 use crate::{Error, ErrorKind, Result};
 use spoc_driver::{Device, Segment};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Slots begin at multiples of this, and so does every tensor in them.
 pub const SLOT_ALIGN_BYTES: u64 = 256;
@@ -27,6 +29,8 @@ pub struct SegmentRow {
     pub first_slot: u32,
     /// Slots in it.
     pub slots: u32,
+    /// Bytes from one slot to the next.
+    pub stride_bytes: u64,
     /// Address of its first slot, where the backend has device addresses.
     pub address: Option<u64>,
 }
@@ -95,51 +99,156 @@ impl Geometry {
     }
 }
 
-/// The segments themselves.
+/// A range of slots in one segment, which may have been given back.
+#[derive(Debug)]
+struct Row {
+    class: u32,
+    first_slot: u32,
+    slots: u32,
+    stride_bytes: u64,
+    segment: Option<Segment>,
+}
+
+/// Where a slot is, readable without the arena's lock.
+#[derive(Debug, Default)]
+struct SlotCell {
+    /// Index of the segment.
+    segment: AtomicU64,
+    offset_bytes: AtomicU64,
+    /// 0 where the backend has no addresses.
+    address: AtomicU64,
+}
+
+/// The segments themselves. They come and go; a slot that is there stays where it is.
 #[derive(Debug)]
 pub struct Arena {
-    geometry: Geometry,
-    segments: Vec<Segment>,
+    device: Device,
+    rows: RwLock<Vec<Row>>,
+    cells: Box<[SlotCell]>,
 }
 
 impl Arena {
-    /// Allocates every segment.
+    /// An arena without memory that can number `slots_max` slots.
+    #[must_use]
+    pub fn new(device: &Device, slots_max: u32) -> Arena {
+        let cells = (0..slots_max).map(|_| SlotCell::default()).collect();
+        Arena { device: device.clone(), rows: RwLock::new(Vec::new()), cells }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Row>> {
+        // No call under this lock leaves the rows half changed.
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Row>> {
+        self.rows.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Slots that can be numbered.
+    #[must_use]
+    pub fn slots_max(&self) -> u32 {
+        u32::try_from(self.cells.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Allocates one segment of up to `slots` slots of a class and says which slots these are: those of a segment that
+    /// was given back first, else new ones.
     ///
     /// # Errors
-    /// The device's, if it cannot give the memory; what was allocated is freed again.
-    pub fn allocate(device: &Device, geometry: Geometry) -> Result<Arena> {
-        let segments = (0..geometry.segments())
-            .map(|segment| device.allocate(u64::from(geometry.slots_of(segment)) * geometry.stride_bytes))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Arena { geometry, segments })
+    /// [`ErrorKind::TooManySlots`] if no numbers are left; the device's, if it cannot give the memory.
+    pub fn grow(&self, class: u32, stride_bytes: u64, slots: u32) -> Result<std::ops::Range<u32>> {
+        let mut rows = self.write();
+        let given_back =
+            rows.iter().position(|row| row.class == class && row.segment.is_none() && row.slots <= slots);
+        let next = rows.last().map_or(0, |row| row.first_slot + row.slots);
+        let (first_slot, slots) = match given_back {
+            Some(index) => (rows[index].first_slot, rows[index].slots),
+            None => (next, slots),
+        };
+        let end = first_slot.saturating_add(slots);
+        if end > self.slots_max() {
+            return Err(ErrorKind::TooManySlots { need: end, have: self.slots_max() }.into());
+        }
+        let segment = self.device.allocate(u64::from(slots).saturating_mul(stride_bytes))?;
+        let index = given_back.unwrap_or(rows.len());
+        for (slot, place) in (first_slot..end).zip(0u64..) {
+            let (cell, offset_bytes) = (&self.cells[slot as usize], place * stride_bytes);
+            cell.segment.store(index as u64, Ordering::Relaxed);
+            cell.offset_bytes.store(offset_bytes, Ordering::Relaxed);
+            let address = segment.address().map_or(0, |address| address + offset_bytes);
+            // Whoever learns of the slot does so behind the book-keeping's lock or a word that it stored.
+            cell.address.store(address, Ordering::Relaxed);
+        }
+        match rows.get_mut(index) {
+            Some(row) => row.segment = Some(segment),
+            None => rows.push(Row { class, first_slot, slots, stride_bytes, segment: Some(segment) }),
+        }
+        Ok(first_slot..end)
     }
 
-    /// How it is cut.
+    /// The last segment of a class: its slots.
     #[must_use]
-    pub fn geometry(&self) -> Geometry {
-        self.geometry
+    pub fn last_of(&self, class: u32) -> Option<std::ops::Range<u32>> {
+        let rows = self.read();
+        let row = rows.iter().rev().find(|row| row.class == class && row.segment.is_some())?;
+        Some(row.first_slot..row.first_slot + row.slots)
     }
 
-    /// The segments, as [`SlotPlace::segment`] counts them.
+    /// Takes a segment out. Nothing may use its slots any more; dropping it frees the memory, which may block.
+    pub(crate) fn give_back(&self, first_slot: u32) -> Option<Segment> {
+        self.write().iter_mut().find(|row| row.first_slot == first_slot)?.segment.take()
+    }
+
+    /// Bytes of the segments that are there.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
-        &self.segments
+    pub fn bytes(&self) -> u64 {
+        let rows = self.read();
+        rows.iter().filter_map(|row| row.segment.as_ref()).map(Segment::len_bytes).sum()
+    }
+
+    /// The segments, as [`SlotPlace::segment`] counts them; `None` for one that was given back.
+    #[must_use]
+    pub fn segments(&self) -> Vec<Option<Segment>> {
+        self.read().iter().map(|row| row.segment.clone()).collect()
+    }
+
+    /// One segment.
+    #[must_use]
+    pub fn segment(&self, index: u32) -> Option<Segment> {
+        self.read().get(index as usize)?.segment.clone()
     }
 
     /// The segment table: all that is needed to compute the address of any slot.
-    pub fn table(&self) -> impl Iterator<Item = SegmentRow> + '_ {
-        self.segments.iter().zip(0u32..).map(|(segment, index)| SegmentRow {
-            first_slot: index * self.geometry.slots_per_segment,
-            slots: self.geometry.slots_of(index),
-            address: segment.address(),
+    #[must_use]
+    pub fn table(&self) -> Vec<SegmentRow> {
+        let rows = self.read();
+        let there = rows.iter().filter_map(|row| Some((row, row.segment.as_ref()?)));
+        there
+            .map(|(row, segment)| SegmentRow {
+                first_slot: row.first_slot,
+                slots: row.slots,
+                stride_bytes: row.stride_bytes,
+                address: segment.address(),
+            })
+            .collect()
+    }
+
+    /// Where a slot is.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation)] // segments are numbered by u32
+    pub fn place(&self, slot: u32) -> SlotPlace {
+        self.cells.get(slot as usize).map_or(SlotPlace { segment: 0, offset_bytes: 0 }, |cell| SlotPlace {
+            segment: cell.segment.load(Ordering::Relaxed) as u32,
+            offset_bytes: cell.offset_bytes.load(Ordering::Relaxed),
         })
     }
 
     /// A slot's device address, where the backend has such.
     #[must_use]
     pub fn address(&self, slot: u32) -> Option<u64> {
-        let place = self.geometry.place(slot);
-        Some(self.segments.get(place.segment as usize)?.address()? + place.offset_bytes)
+        match self.cells.get(slot as usize)?.address.load(Ordering::Relaxed) {
+            0 => None,
+            address => Some(address),
+        }
     }
 }
 

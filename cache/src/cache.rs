@@ -2,18 +2,21 @@
 
 use crate::arena::{Arena, Geometry, SegmentRow};
 use crate::catalogue::Catalogue;
-use crate::engine::{Core, Parts, TicketState};
-use crate::lease::{Acquire, Lease, Pending};
-use crate::policy::{Policy, PolicyKind};
+use crate::engine::{Core, Parts, Pool, TicketState};
+use crate::lease::{Acquire, Lease, Pending, Slot};
+use crate::policy::{PolicyKind, Scope};
 use crate::pump::{Begin, Feed, Pump, Sink};
-use crate::stats::{Cause, Counters, Reader, Snapshot};
+use crate::readers::{Reader, Registry, SLOTS_MAX};
+use crate::stats::{Cause, Counters, Reader as PageReader, Snapshot};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Key, ModelId, Result};
 use spoc_driver::{Device, Segment, Stream};
 use spoc_io::PlanOptions;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// How a cache is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,26 +27,119 @@ pub struct CacheOptions {
     pub slot_bytes: u64,
     /// Which group leaves.
     pub policy: PolicyKind,
+    /// Whether all groups compete for a slot, or those of a layer.
+    pub scope: Scope,
+    /// Slots that the cache can ever have, of all classes, for [`resize`](SlotCache::resize). At least those it begins
+    /// with are counted; 0 for no more than these.
+    pub slots_max: u32,
+    /// Bytes of a segment at most: what is given back is whole segments. 0 for as many as the device serves.
+    pub segment_bytes: u64,
+    /// Device memory to leave to others when slots are allocated.
+    pub headroom_bytes: u64,
+}
+
+impl Default for CacheOptions {
+    /// No slots: set some.
+    fn default() -> CacheOptions {
+        CacheOptions {
+            slots: 0,
+            slot_bytes: 0,
+            policy: PolicyKind::default(),
+            scope: Scope::default(),
+            slots_max: 0,
+            segment_bytes: 0,
+            headroom_bytes: 0,
+        }
+    }
 }
 
 impl CacheOptions {
     /// `slots` slots as wide as this model's widest group, with the default policy.
     #[must_use]
     pub fn for_catalogue(catalogue: &Catalogue, slots: u32) -> CacheOptions {
-        CacheOptions { slots, slot_bytes: catalogue.widest_slot_bytes(), policy: PolicyKind::default() }
+        CacheOptions { slots, slot_bytes: catalogue.widest_slot_bytes(), ..CacheOptions::default() }
     }
+
+    /// The one class of slots that these options describe.
+    pub(crate) fn class(&self) -> SlotClass {
+        SlotClass { slots: self.slots, slot_bytes: self.slot_bytes }
+    }
+}
+
+/// Slots of one width. A group goes into the narrowest class that holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotClass {
+    /// How many.
+    pub slots: u32,
+    /// Bytes that each must hold.
+    pub slot_bytes: u64,
 }
 
 /// What the cache, its leases and the pump share.
 pub(crate) struct Shared {
     arena: Arc<Arena>,
+    device: Device,
     core: Mutex<Core>,
     ready: Condvar,
+    /// Somebody waits for room that readers may hold.
+    waiting: Arc<AtomicBool>,
 }
 
 impl Shared {
     pub fn arena(&self) -> &Arena {
         &self.arena
+    }
+
+    /// Sleeps until somebody may have become ready, or for so long.
+    pub fn rest(&self, time: Duration) {
+        let core = self.lock();
+        drop(self.ready.wait_timeout(core, time));
+    }
+
+    /// Where a slot is.
+    pub fn slot(&self, slot: u32) -> Slot {
+        let place = self.arena.place(slot);
+        let address = self.arena.address(slot);
+        Slot { slot, segment: place.segment, offset_bytes: place.offset_bytes, address }
+    }
+
+    /// A slot's segment and its offset there.
+    pub fn memory(&self, slot: Slot) -> Option<(Segment, u64)> {
+        Some((self.arena.segment(slot.segment)?, slot.offset_bytes))
+    }
+
+    pub fn somebody_waits(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Gives those who wait what has become free.
+    pub fn serve(&self) {
+        self.with(Core::serve_queue);
+    }
+
+    /// See [`SlotCache::acquire`].
+    pub fn acquire<S: Deref<Target = Stream>>(
+        self: &Arc<Shared>,
+        keys: &[Key],
+        stream: S,
+    ) -> Result<Acquire<S>> {
+        if !stream.device().is(&self.device) {
+            return Err(Error::new(ErrorKind::WrongDevice));
+        }
+        let (ticket, granted) = self.with(|core| {
+            let ticket = core.open(keys)?;
+            let ready = matches!(core.look(ticket), TicketState::Reserved { loading: 0 });
+            Ok::<_, Error>((ticket, ready.then(|| core.grant(ticket, &stream))))
+        })?;
+        match granted {
+            Some(Ok(grant)) => Ok(Acquire::Ready(Lease::new(Arc::clone(self), grant, stream))),
+            // Dropping what is pending gives the slots back.
+            Some(Err(error)) => {
+                drop(Pending::new(Arc::clone(self), ticket, stream));
+                Err(error)
+            }
+            None => Pending::new(Arc::clone(self), ticket, stream).try_lease(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
@@ -115,7 +211,7 @@ impl Sink for FillSink {
 
     fn tick(&self) {
         if let Some(shared) = self.0.upgrade() {
-            shared.with(Core::retire_all);
+            shared.with(Core::tick);
         }
     }
 }
@@ -130,8 +226,23 @@ pub struct SlotCache {
     device: Device,
     counters: Counters,
     plan_options: PlanOptions,
+    geometries: Vec<Geometry>,
+    headroom_bytes: u64,
     /// Keeps the tick alive, and its pump.
     _sink: Arc<dyn Sink>,
+}
+
+/// Whether so much memory is free, beside what is to be left to others.
+pub(crate) fn room_for(device: &Device, bytes: u64, headroom_bytes: u64) -> Result<()> {
+    let have_bytes = device.memory()?.free_bytes.saturating_sub(headroom_bytes);
+    if bytes > have_bytes {
+        return Err(Error::new(ErrorKind::DeviceTooSmall { need_bytes: bytes, have_bytes }));
+    }
+    Ok(())
+}
+
+fn per_segment(geometry: &Geometry, segment_bytes: u64) -> u32 {
+    u32::try_from(segment_bytes / geometry.stride_bytes).unwrap_or(u32::MAX)
 }
 
 impl SlotCache {
@@ -140,13 +251,23 @@ impl SlotCache {
     /// # Errors
     /// A slot wider than a segment, or more memory than is free, by name; the device's refusals.
     pub fn new(pump: &Arc<Pump>, options: CacheOptions) -> Result<SlotCache> {
+        SlotCache::with_classes(pump, &[options.class()], options)
+    }
+
+    /// [`new`](SlotCache::new) with slots of several widths, so that narrow groups do not take wide slots.
+    /// `options.slots` and `options.slot_bytes` do not count. Each class has a policy and a queue position of its own:
+    /// a group is evicted for one of its class only.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn with_classes(pump: &Arc<Pump>, classes: &[SlotClass], options: CacheOptions) -> Result<SlotCache> {
         let cache = SlotCache::build(
             pump.device(),
             Arc::clone(pump) as Arc<dyn Feed>,
             pump.counters().clone(),
             *pump.plan_options(),
+            classes,
             options,
-            options.policy.create(),
         )?;
         pump.watch(Arc::downgrade(&cache._sink));
         Ok(cache)
@@ -157,22 +278,32 @@ impl SlotCache {
         feed: Arc<dyn Feed>,
         counters: Counters,
         plan_options: PlanOptions,
+        classes: &[SlotClass],
         options: CacheOptions,
-        policy: Box<dyn Policy>,
     ) -> Result<SlotCache> {
         let limits = device.limits();
         let align = limits.address_align_bytes.max(limits.copy_granule_bytes);
-        let geometry =
-            Geometry::new(options.slot_bytes, options.slots, align, Geometry::segment_bytes(limits))?;
-        let free = device.memory()?.free_bytes;
-        if geometry.bytes() > free {
-            return Err(Error::new(ErrorKind::DeviceTooSmall {
-                need_bytes: geometry.bytes(),
-                have_bytes: free,
-            }));
+        let segment_bytes = match options.segment_bytes {
+            0 => Geometry::segment_bytes(limits),
+            asked => Geometry::segment_bytes(limits).min(asked),
+        };
+        let mut geometries = Vec::with_capacity(classes.len());
+        for class in classes {
+            geometries.push(Geometry::new(class.slot_bytes, class.slots, align, segment_bytes)?);
         }
-        let arena = Arc::new(Arena::allocate(device, geometry)?);
-        let ready = (0..options.slots).map(|_| device.create_event()).collect::<Result<Vec<_>, _>>()?;
+        let bytes = geometries.iter().fold(0u64, |sum, geometry| sum.saturating_add(geometry.bytes()));
+        room_for(device, bytes, options.headroom_bytes)?;
+        let slots = geometries.iter().fold(0u32, |sum, geometry| sum.saturating_add(geometry.slots));
+        let slots_max = slots.max(options.slots_max).min(SLOTS_MAX);
+        let arena = Arc::new(Arena::new(device, slots_max));
+        let waiting = Arc::new(AtomicBool::new(false));
+        let pools = geometries.iter().map(|geometry| {
+            Pool::new(
+                geometry.stride_bytes,
+                per_segment(geometry, segment_bytes),
+                options.policy.create_for(options.scope),
+            )
+        });
         let mut made: Option<Arc<dyn Sink>> = None;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             let sink: Arc<dyn Sink> = Arc::new(FillSink(shared.clone()));
@@ -183,13 +314,26 @@ impl SlotCache {
                 feed,
                 sink,
                 counters: counters.clone(),
-                policy,
-                ready,
+                pools: pools.collect(),
+                readers: Registry::new(slots_max as usize, Arc::clone(&waiting)),
             });
-            Shared { arena, core: Mutex::new(core), ready: Condvar::new() }
+            Shared { arena, device: device.clone(), core: Mutex::new(core), ready: Condvar::new(), waiting }
         });
         let sink = made.unwrap_or_else(|| Arc::new(FillSink(Arc::downgrade(&shared))));
-        Ok(SlotCache { shared, device: device.clone(), counters, plan_options, _sink: sink })
+        let headroom_bytes = options.headroom_bytes;
+        let cache = SlotCache {
+            shared,
+            device: device.clone(),
+            counters,
+            plan_options,
+            geometries,
+            headroom_bytes,
+            _sink: sink,
+        };
+        for (class, geometry) in (0u32..).zip(&cache.geometries) {
+            cache.grow(class, geometry.slots)?;
+        }
+        Ok(cache)
     }
 
     /// Takes a model in. Plans how each group is read.
@@ -244,23 +388,19 @@ impl SlotCache {
     /// # Errors
     /// [`ErrorKind::TooWide`] for a set that can never fit; a stale or unknown key; a stream of another device.
     pub fn acquire<S: Deref<Target = Stream>>(&self, keys: &[Key], stream: S) -> Result<Acquire<S>> {
+        self.shared.acquire(keys, stream)
+    }
+
+    /// A reader for one engine thread, whose launches go to `stream`.
+    ///
+    /// # Errors
+    /// A stream of another device.
+    pub fn reader<S: Deref<Target = Stream>>(&self, stream: S) -> Result<Reader<S>> {
         if !stream.device().is(&self.device) {
             return Err(Error::new(ErrorKind::WrongDevice));
         }
-        let (ticket, granted) = self.shared.with(|core| {
-            let ticket = core.open(keys)?;
-            let ready = matches!(core.look(ticket), TicketState::Reserved { loading: 0 });
-            Ok::<_, Error>((ticket, ready.then(|| core.grant(ticket, &stream))))
-        })?;
-        match granted {
-            Some(Ok(grant)) => Ok(Acquire::Ready(Lease::new(Arc::clone(&self.shared), grant, stream))),
-            // Dropping what is pending gives the slots back.
-            Some(Err(error)) => {
-                drop(Pending::new(Arc::clone(&self.shared), ticket, stream));
-                Err(error)
-            }
-            None => Pending::new(Arc::clone(&self.shared), ticket, stream).try_lease(),
-        }
+        let cell = self.shared.with(Core::join_reader);
+        Ok(Reader::new(Arc::clone(&self.shared), cell, stream))
     }
 
     /// [`acquire`](SlotCache::acquire), waiting for the disk if need be.
@@ -284,19 +424,26 @@ impl SlotCache {
     /// The segment table: addresses of all slots, for good.
     #[must_use]
     pub fn segment_table(&self) -> Vec<SegmentRow> {
-        self.shared.arena.table().collect()
+        self.shared.arena.table()
     }
 
-    /// The segments themselves.
+    /// The segments themselves, as [`Slot::segment`] counts them; `None` for one that was given back.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> Vec<Option<Segment>> {
         self.shared.arena.segments()
     }
 
-    /// How slots lie in segments.
+    /// How the slots of the first class were laid out at first.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
-        self.shared.arena.geometry()
+        let none = Geometry { stride_bytes: 0, slots: 0, slots_per_segment: 1 };
+        self.geometries.first().copied().unwrap_or(none)
+    }
+
+    /// How slots of each class were laid out at first.
+    #[must_use]
+    pub fn geometries(&self) -> &[Geometry] {
+        &self.geometries
     }
 
     /// What is counted; also a statistics page, if its store is one.
@@ -309,10 +456,21 @@ impl SlotCache {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.shared.with(Core::retire_all);
-        Reader::new(self.counters.words()).map(|page| page.snapshot()).unwrap_or_default()
+        PageReader::new(self.counters.words()).map(|page| page.snapshot()).unwrap_or_default()
     }
 
-    #[cfg(test)]
+    pub(crate) fn arena(&self) -> &Arena {
+        self.shared.arena()
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn headroom_bytes(&self) -> u64 {
+        self.headroom_bytes
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -327,6 +485,6 @@ impl Drop for SlotCache {
 
 impl fmt::Debug for SlotCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlotCache").field("geometry", &self.geometry()).finish_non_exhaustive()
+        f.debug_struct("SlotCache").field("geometries", &self.geometries).finish_non_exhaustive()
     }
 }

@@ -50,6 +50,20 @@ pub enum ErrorKind {
         /// What a segment has.
         segment_bytes: u64,
     },
+    /// More slots than the cache was set up to number.
+    #[error("slot numbers up to {need} needed, the cache was set up for {have}")]
+    TooManySlots {
+        /// Slots needed.
+        need: u32,
+        /// Slots that can be numbered.
+        have: u32,
+    },
+    /// The cache has no slots of this class.
+    #[error("no slot class {class}")]
+    NoSuchClass {
+        /// The number asked for.
+        class: u32,
+    },
     /// The device has too little free memory.
     #[error("device too small: {need_bytes} bytes needed, {have_bytes} free")]
     DeviceTooSmall {
@@ -92,6 +106,9 @@ pub enum ErrorKind {
     /// A stream of another device than the cache's was passed.
     #[error("the stream belongs to another device")]
     WrongDevice,
+    /// The stream is being captured: an event recorded on it would belong to the graph.
+    #[error("the stream is being captured: end the capture first")]
+    Capturing,
     /// Something of the model is loading or leased.
     #[error("the model is in use: {slots} of its slots are loading, leased or draining")]
     InUse {
@@ -133,6 +150,8 @@ impl ErrorKind {
             ErrorKind::NoSuchGroup { .. } => "no_such_group",
             ErrorKind::GroupTooWide { .. } => "group_too_wide",
             ErrorKind::WiderThanSegment { .. } => "wider_than_segment",
+            ErrorKind::TooManySlots { .. } => "too_many_slots",
+            ErrorKind::NoSuchClass { .. } => "no_such_class",
             ErrorKind::DeviceTooSmall { .. } => "device_too_small",
             ErrorKind::StagingTooSmall { .. } => "staging_too_small",
             ErrorKind::CatalogueTooLarge => "catalogue_too_large",
@@ -140,6 +159,7 @@ impl ErrorKind {
             ErrorKind::BadPattern { .. } => "bad_pattern",
             ErrorKind::StoreTooSmall { .. } => "store_too_small",
             ErrorKind::WrongDevice => "wrong_device",
+            ErrorKind::Capturing => "capturing",
             ErrorKind::InUse { .. } => "in_use",
             ErrorKind::Mismatch { .. } => "mismatch",
             ErrorKind::Closed => "closed",

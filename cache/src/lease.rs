@@ -174,9 +174,7 @@ impl<S: Deref<Target = Stream>> Lease<S> {
     pub fn slot(&self, index: usize) -> Option<Slot> {
         let grant = self.grant.as_ref()?;
         let slot = *grant.slots.get(*grant.wanted.get(index)? as usize)?;
-        let place = self.shared.arena().geometry().place(slot);
-        let address = self.shared.arena().address(slot);
-        Some(Slot { slot, segment: place.segment, offset_bytes: place.offset_bytes, address })
+        Some(self.shared.slot(slot))
     }
 
     /// Where each key is, in the order of the acquire.
@@ -186,9 +184,8 @@ impl<S: Deref<Target = Stream>> Lease<S> {
 
     /// The segment of the `index`-th key and its offset there, for copies and views.
     #[must_use]
-    pub fn memory(&self, index: usize) -> Option<(&Segment, u64)> {
-        let slot = self.slot(index)?;
-        Some((self.shared.arena().segments().get(slot.segment as usize)?, slot.offset_bytes))
+    pub fn memory(&self, index: usize) -> Option<(Segment, u64)> {
+        self.shared.memory(self.slot(index)?)
     }
 
     /// The stream it was acquired on.

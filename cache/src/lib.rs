@@ -36,7 +36,7 @@
 //!     let lease = cache.wait_acquire(&[*key], &stream)?;
 //!     // In the place of a launch: any work on the stream that reads the slot.
 //!     let (segment, offset) = lease.memory(0).ok_or("a key")?;
-//!     let read = stream.copy_to_host(segment, offset, vec![0; bytes.len()])?;
+//!     let read = stream.copy_to_host(&segment, offset, vec![0; bytes.len()])?;
 //!     lease.release(&[&stream])?;
 //!     assert_eq!(read.wait()?, bytes);
 //! }
@@ -53,16 +53,27 @@ mod key;
 mod lease;
 pub mod load;
 pub mod policy;
+mod profile;
 mod pump;
+mod readers;
 pub mod replay;
+mod sizes;
 mod slots;
 pub mod stats;
+mod sync;
+mod wants;
+mod waves;
 
-pub use cache::{CacheOptions, SlotCache};
+pub use cache::{CacheOptions, SlotCache, SlotClass};
 pub use catalogue::{Catalogue, GroupRules};
+pub use engine::{CacheEvent, Hinted, Subscription};
 pub use error::{Error, ErrorKind, Result};
 pub use key::{Key, ModelId};
 pub use lease::{Acquire, Lease, Pending, Slot};
+pub use profile::{BadProfile, Profile};
 pub use pump::{Pump, PumpOptions, RingReport, Stages};
+pub use readers::{Reader, ReaderAcquire, ReaderLease};
 pub use slots::state::State;
 pub use spoc_bridge::{Missed, Rung};
+pub use wants::Claim;
+pub use waves::{Wave, Waves};

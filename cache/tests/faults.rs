@@ -257,7 +257,8 @@ fn handles_dropped_in_any_order_leave_nothing() {
         let stream = Rc::new(device.create_stream(StreamOptions::default()).unwrap());
         let lease = cache.wait_acquire(&keys[..1], Rc::clone(&stream)).unwrap();
         let (segment, base) = lease.memory(0).unwrap();
-        let launch = stream.copy_to_host(segment, base, vec![0; 4096]).unwrap();
+        let launch = stream.copy_to_host(&segment, base, vec![0; 4096]).unwrap();
+        drop(segment);
         let filling = cache.acquire(&keys[1..3], Rc::clone(&stream)).unwrap();
         let mut handles: Vec<Box<dyn FnOnce()>> = vec![
             Box::new(move || drop(pump)),
@@ -314,7 +315,7 @@ fn a_fill_behind_a_running_launch_holds_up_nobody() {
             Acquire::Pending(pending) => pending.wait_timeout(Duration::from_secs(10)).unwrap(),
         };
         let (segment, base) = lease.memory(0).unwrap();
-        launches.push(stream.copy_to_host(segment, base, vec![0; 50_000]).unwrap());
+        launches.push(stream.copy_to_host(&segment, base, vec![0; 50_000]).unwrap());
         lease.release(&[&stream]).unwrap();
     }
     let running = launches.iter().filter(|launch| !launch.query().unwrap()).count();
@@ -357,7 +358,7 @@ fn slots_over_several_segments() {
         assert_eq!(slot.address, Some(address));
         assert_eq!(address % 256, 0);
         let (segment, base) = lease.memory(group as usize - 1).unwrap();
-        let read = stream.copy_to_host(segment, base, vec![0; 400_000]).unwrap();
+        let read = stream.copy_to_host(&segment, base, vec![0; 400_000]).unwrap();
         let seed = u64::from(catalogue.tensors(group)[0].tensor) + 1;
         assert!(read.wait().unwrap() == common::pattern(seed, 400_000));
     }

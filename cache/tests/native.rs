@@ -136,7 +136,7 @@ fn layers_come_round_through_fewer_slots() {
             let (segment, base) = lease.memory(0).unwrap();
             for tensor in catalogue.tensors(group) {
                 let len = usize::try_from(tensor.extent.len_bytes).unwrap();
-                let read = stream.copy_to_host(segment, base + tensor.offset_bytes, vec![0; len]).unwrap();
+                let read = stream.copy_to_host(&segment, base + tensor.offset_bytes, vec![0; len]).unwrap();
                 let seed = u64::from(tensor.tensor) + 1;
                 assert!(read.wait().unwrap() == pattern(seed, len), "tensor {}", tensor.tensor);
             }
@@ -184,7 +184,7 @@ fn threads_find_what_they_leased() {
                         for tensor in catalogue.tensors(u32::try_from(group).unwrap()) {
                             let len = usize::try_from(tensor.extent.len_bytes).unwrap();
                             let at = base + tensor.offset_bytes;
-                            let read = stream.copy_to_host(segment, at, vec![0; len]).unwrap();
+                            let read = stream.copy_to_host(&segment, at, vec![0; len]).unwrap();
                             reads.push((u64::from(tensor.tensor) + 1, len, read));
                         }
                     }
@@ -204,6 +204,51 @@ fn threads_find_what_they_leased() {
     assert_eq!(get(Counter::Hits) + get(Counter::Misses), get(Counter::Requested));
     assert_eq!(get(Counter::Requested), 4 * 60 * 2);
     assert_eq!(get(Counter::LeasesGiven), get(Counter::LeasesReleased));
+}
+
+/// A set of every group through three slots, then again beside what is there.
+#[test]
+fn a_set_wider_than_the_pool_comes_in_waves() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&write_model(folder.path(), &layers(8, 60_000)));
+    let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default()).unwrap());
+    let device = native();
+    let pump = pump(&device, IoMode::Auto, 512 << 10);
+    let cache = SlotCache::new(&pump, CacheOptions::for_catalogue(&catalogue, 3)).unwrap();
+    let keys = cache.keys(cache.register(Arc::clone(&catalogue)).unwrap());
+    let stream = device.create_stream(StreamOptions::default()).unwrap();
+    for round in 0..2 {
+        let before = cache.counters().get(Counter::Hits);
+        let mut waves = cache.acquire_waves(&keys, &stream);
+        let (mut served, mut widths) = (Vec::new(), Vec::new());
+        while let Some(wave) = waves.wait_next().unwrap() {
+            widths.push(wave.slots().count());
+            for (index, (place, slot)) in wave.slots().enumerate() {
+                let (segment, base) = wave.memory(index).unwrap();
+                assert_eq!(base, slot.offset_bytes);
+                let group = u32::try_from(place).unwrap();
+                for tensor in catalogue.tensors(group) {
+                    let len = usize::try_from(tensor.extent.len_bytes).unwrap();
+                    let read =
+                        stream.copy_to_host(&segment, base + tensor.offset_bytes, vec![0; len]).unwrap();
+                    assert!(read.wait().unwrap() == pattern(u64::from(tensor.tensor) + 1, len));
+                }
+                served.push(place);
+            }
+            wave.release(&[&stream]).unwrap();
+        }
+        assert_eq!(widths, [3, 3, 3, 1]);
+        served.sort_unstable();
+        assert_eq!(served, (0..keys.len()).collect::<Vec<_>>());
+        // The last wave is narrower than the pool: something of the one before it is still there.
+        let hits = cache.counters().get(Counter::Hits) - before;
+        assert_eq!(hits, if round == 0 { 0 } else { 3 });
+    }
+    cache.pin(&keys[..3]).unwrap();
+    let mut waves = cache.acquire_waves(&keys[3..], &stream);
+    let error = waves.wait_next().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TooWide { need: 1, have: 0 }), "{error}");
+    drop(waves);
 }
 
 #[test]

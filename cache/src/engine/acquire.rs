@@ -1,12 +1,14 @@
 //! Sets of keys: judged at once, reserved whole or not at all, first come first served.
 
 use super::Core;
-use crate::slots::NONE;
+use super::pools::Pool;
 use crate::slots::state::{State, Step};
+use crate::slots::{Listed, NONE};
 use crate::stats::Cause;
 use crate::stats::layout::Counter;
 use crate::{Error, ErrorKind, Key, Result};
 use spoc_driver::Stream;
+use spoc_io::ReadClass;
 
 /// How far a set is.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +37,8 @@ pub(super) struct Ticket {
     pub wanted: Vec<u32>,
     began_ns: u64,
     stalled: bool,
+    /// The policy was told of the set.
+    visited: bool,
 }
 
 /// What a ready ticket hands to its lease; comes back to the ticket at release, so that nothing is allocated.
@@ -53,24 +57,15 @@ impl Core {
         }
         // A few releases retired with every acquire keep their number bounded without a thread for it.
         self.retire(4);
-        let index = self.unused_tickets.pop().unwrap_or_else(|| {
-            self.tickets.push(Ticket::default());
-            u32::try_from(self.tickets.len() - 1).unwrap_or(NONE)
-        });
+        let index = self.new_ticket();
         let mut ticket = std::mem::take(&mut self.tickets[index as usize]);
-        let listed = self.list(keys, &mut ticket);
-        let width = ticket.items.len();
+        let listed = self.distinct(keys, &mut ticket);
+        let refused = listed.and_then(|()| self.fits(&ticket.items)).err();
         ticket.state = TicketState::Queued;
         ticket.began_ns = self.counters.now_ns();
-        ticket.stalled = false;
+        (ticket.stalled, ticket.visited) = (false, false);
         self.tickets[index as usize] = ticket;
         self.counters.add(Counter::Acquires, 1);
-        let have = self.table.len().saturating_sub(self.quarantined.len());
-        let refused = match listed {
-            Err(error) => Some(error),
-            Ok(()) if width > have => Some(Error::new(ErrorKind::TooWide { need: width, have })),
-            Ok(()) => None,
-        };
         if let Some(error) = refused {
             self.recycle(index);
             return Err(error);
@@ -85,8 +80,15 @@ impl Core {
         Ok(index)
     }
 
+    pub(super) fn new_ticket(&mut self) -> u32 {
+        self.unused_tickets.pop().unwrap_or_else(|| {
+            self.tickets.push(Ticket::default());
+            u32::try_from(self.tickets.len() - 1).unwrap_or(NONE)
+        })
+    }
+
     /// Distinct items of a set, in one pass however wide it is.
-    fn list(&mut self, keys: &[Key], ticket: &mut Ticket) -> Result<()> {
+    pub(super) fn distinct(&mut self, keys: &[Key], ticket: &mut Ticket) -> Result<()> {
         self.epoch += 1;
         ticket.items.clear();
         ticket.wanted.clear();
@@ -104,48 +106,119 @@ impl Core {
         Ok(())
     }
 
-    /// Reserves for those at the head of the queue while there is room for the first of them.
-    pub(super) fn serve_queue(&mut self) {
+    /// Whether a set can ever be resident at once: beside what is pinned, in what is not kept aside.
+    pub(super) fn fits(&mut self, items: &[u32]) -> Result<()> {
+        for pool in &mut self.pools {
+            (pool.need, pool.listed_hits) = (0, 0);
+        }
+        for &item in items {
+            let entry = self.models.item(item);
+            let pool = &mut self.pools[entry.pool as usize];
+            pool.need += 1;
+            pool.listed_hits += usize::from(self.models.is_pinned(item));
+        }
+        for pool in 0..self.pools.len() {
+            let Pool { need, listed_hits: pinned_members, pinned, .. } = self.pools[pool];
+            let have = self.have(pool).saturating_sub(pinned.saturating_sub(pinned_members));
+            if need > have {
+                return Err(Error::new(ErrorKind::TooWide { need, have }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reserves for those at the head of the queue while there is room for the first of them, then for what nobody
+    /// waits for.
+    pub fn serve_queue(&mut self) {
+        self.look_aside();
         while let Some(&index) = self.queue.front() {
             let mut ticket = std::mem::take(&mut self.tickets[index as usize]);
             let reserved = self.reserve(index, &mut ticket);
             self.tickets[index as usize] = ticket;
-            if !reserved {
+            if reserved {
+                self.queue.pop_front();
+                self.start_fills(index);
+                self.note_if_ready(index);
+            } else if !self.aside.is_empty() && self.readers.announce() {
+                // A reader that ended its step just before did not see that somebody waits.
+                self.look_aside();
+            } else {
                 return;
             }
-            self.queue.pop_front();
-            self.start_fills(index);
-            self.note_if_ready(index);
+        }
+        self.serve_hints();
+        if self.aside.is_empty() {
+            self.readers.nobody_waits();
+        } else if self.readers.announce() {
+            self.look_aside();
         }
     }
 
     /// One set against one snapshot: either every slot is its own afterwards, or nothing changed.
     fn reserve(&mut self, index: u32, ticket: &mut Ticket) -> bool {
-        let (mut misses, mut evictable_hits) = (0, 0);
-        for &item in &ticket.items {
-            match self.slot_of[item as usize] {
-                NONE => misses += 1,
-                slot => {
-                    let leaves = matches!(self.table.state(slot), State::Resident | State::Draining);
-                    evictable_hits += usize::from(leaves);
-                }
-            }
-        }
-        if misses > self.free.len() + self.evictable - evictable_hits {
+        self.take_visits();
+        if !self.has_room(&ticket.items) {
             return false;
         }
-        self.policy.visit(&ticket.items);
+        if !std::mem::replace(&mut ticket.visited, true) {
+            self.visit(&ticket.items);
+        }
+        // Members that are there cannot be chosen: they are not listed while victims are.
+        let mut missing = std::mem::take(&mut self.missing);
+        missing.clear();
+        for &item in &ticket.items {
+            match self.slot_of[item as usize] {
+                NONE => missing.push(item),
+                slot => self.unlist(slot),
+            }
+        }
+        let all = self.choose(&missing, |_, _| true);
+        self.missing = missing;
+        if !all {
+            // Readers hold too much of what looked free.
+            self.keep_chosen();
+            for &item in &ticket.items {
+                let slot = self.slot_of[item as usize];
+                if slot != NONE && matches!(self.table.state(slot), State::Resident | State::Draining) {
+                    self.list(slot);
+                }
+            }
+            return false;
+        }
+        self.evict_chosen(Cause::Demand);
+        self.take(index, ticket);
+        true
+    }
+
+    /// Whether the pools have enough that is free or listed. Leaves what each needs in `Pool::need`.
+    fn has_room(&mut self, items: &[u32]) -> bool {
+        for pool in &mut self.pools {
+            (pool.need, pool.listed_hits) = (0, 0);
+        }
+        for &item in items {
+            let pool = &mut self.pools[self.models.item(item).pool as usize];
+            match self.slot_of[item as usize] {
+                NONE => pool.need += 1,
+                slot => pool.listed_hits += usize::from(self.table.get(slot).listed != Listed::No),
+            }
+        }
+        self.pools.iter().all(|pool| pool.need + pool.listed_hits <= pool.free.len() + pool.evictable)
+    }
+
+    /// Every slot of the set becomes its own; there are free ones for those that are missing.
+    fn take(&mut self, index: u32, ticket: &mut Ticket) {
         let mut loading = 0;
-        // Members that are there are pinned before the first victim is chosen: none of them can be one.
         for &item in &ticket.items {
             let slot = self.slot_of[item as usize];
             ticket.slots.push(slot);
             if slot == NONE {
                 continue;
             }
+            self.note_useful(slot);
             if self.table.state(slot) == State::Loading {
                 self.table.get_mut(slot).waiters.push(index);
                 self.counters.add(Counter::Joins, 1);
+                self.promote(slot, ReadClass::Demand);
                 loading += 1;
             } else {
                 self.counters.add(Counter::Hits, 1);
@@ -154,8 +227,11 @@ impl Core {
         }
         for place in 0..ticket.items.len() {
             if ticket.slots[place] == NONE {
-                let slot = self.room();
-                self.take_for_fill(slot, ticket.items[place]);
+                let item = ticket.items[place];
+                let pool = self.models.item(item).pool as usize;
+                // `choose` made room for every one of them.
+                let Some(slot) = self.pools[pool].free.pop() else { unreachable!("no slot was chosen") };
+                self.take_for_fill(slot, item, Cause::Demand);
                 self.table.get_mut(slot).waiters.push(index);
                 ticket.slots[place] = slot;
                 loading += 1;
@@ -164,33 +240,12 @@ impl Core {
         self.counters.add(Counter::Requested, ticket.items.len() as u64);
         self.counters.add(Counter::Misses, u64::from(loading));
         ticket.state = TicketState::Reserved { loading };
-        true
-    }
-
-    /// A slot to fill: a free one, else that of the policy's victim.
-    fn room(&mut self) -> u32 {
-        if let Some(slot) = self.free.pop() {
-            return slot;
-        }
-        // `reserve` counted that there is one.
-        let Some(victim) = self.policy.victim() else { unreachable!("no victim among the evictable") };
-        let slot = self.slot_of[victim as usize];
-        self.counters.add(Counter::Evictions, 1);
-        self.counters.add(Counter::EvictedBytes, self.table.get(slot).bytes);
-        if self.table.state(slot) == State::Draining {
-            self.counters.add(Counter::EvictionsDraining, 1);
-        }
-        self.leave(victim, slot, Cause::Demand);
-        slot
     }
 
     /// One lease more on a slot that holds its item.
     pub(super) fn pin(&mut self, slot: u32) {
         let item = self.table.get(slot).item;
-        if self.table.get(slot).leases == 0 {
-            self.policy.remove(item);
-            self.evictable -= 1;
-        }
+        self.unlist(slot);
         self.table.step(slot, Step::Lease);
         self.table.get_mut(slot).leases += 1;
         self.table.used(slot, self.models.position(item));

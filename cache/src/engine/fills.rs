@@ -3,11 +3,12 @@
 use super::Core;
 use super::acquire::TicketState;
 use crate::pump::{Begin, Job, Places};
+use crate::readers::{Standing, Word};
 use crate::slots::NONE;
 use crate::slots::state::{State, Step};
 use crate::stats::layout::{Counter, NO_KEY};
 use crate::stats::{Cause, LogKind};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 use spoc_driver::Stream;
 use spoc_io::ReadClass;
 
@@ -26,20 +27,37 @@ impl Core {
     }
 
     /// Free → Loading; the item is found under this slot from now on, so that later demands join.
-    pub(super) fn take_for_fill(&mut self, slot: u32, item: u32) {
+    pub(super) fn take_for_fill(&mut self, slot: u32, item: u32, cause: Cause) {
         self.table.step(slot, Step::Reserve);
         let bytes = self.models.item(item).bytes;
         let entry = self.table.get_mut(slot);
         entry.item = item;
         entry.bytes = bytes;
         entry.settled = false;
+        (entry.kept, entry.speculative) = (false, false);
         // An earlier fill may be published and not ended: its copies are ahead on the same stream.
         entry.job = None;
         self.slot_of[item as usize] = slot;
+        self.say(slot, Standing::Loading);
         self.in_flight_bytes += bytes;
         self.table.describe(slot, self.models.key_word(item), self.models.position(item));
         self.counters.add(Counter::FillsStarted, 1);
-        self.log(LogKind::FillStarted, Cause::Demand, item, slot);
+        self.log(LogKind::FillStarted, cause, item, slot);
+    }
+
+    /// Writes the word of the slot's item.
+    fn say(&mut self, slot: u32, standing: Standing) {
+        let entry = self.table.get(slot);
+        if let Some((words, group)) = self.models.words(entry.item) {
+            words.store(group, Word::new(slot, entry.generation, standing));
+        }
+    }
+
+    /// Somebody wants a running fill sooner.
+    pub(super) fn promote(&self, slot: u32, class: ReadClass) {
+        if let Some(job) = self.table.get(slot).job {
+            self.feed.promote(job, class);
+        }
     }
 
     /// Hands the fills that a reservation made to the pump.
@@ -50,7 +68,7 @@ impl Core {
             if self.table.state(slot) != State::Loading || entry.job.is_some() {
                 continue;
             }
-            if let Err(error) = self.start_fill(slot) {
+            if let Err(error) = self.start_fill(slot, ReadClass::Demand) {
                 // Fails the ticket too, which empties its list of slots.
                 self.fail(slot, &error, Cause::Read);
                 self.end(slot);
@@ -59,7 +77,7 @@ impl Core {
         }
     }
 
-    fn start_fill(&mut self, slot: u32) -> Result<()> {
+    pub(super) fn start_fill(&mut self, slot: u32, class: ReadClass) -> Result<()> {
         let entry = self.table.get(slot);
         let item = self.models.item(entry.item);
         if item.plan.reads().is_empty() {
@@ -68,14 +86,14 @@ impl Core {
             self.publish(slot);
             return Ok(());
         }
-        let place = self.arena.geometry().place(slot);
-        let segment = self.arena.segments()[place.segment as usize].clone();
+        let place = self.arena.place(slot);
+        let Some(segment) = self.arena.segment(place.segment) else { return Err(ErrorKind::Closed.into()) };
         let job = self.feed.submit(Job {
             plan: std::sync::Arc::clone(&item.plan),
             places: Places::One { segment, offset_bytes: place.offset_bytes },
             sink: std::sync::Arc::clone(&self.sink),
             tag: tag(slot, entry.generation),
-            class: ReadClass::Demand,
+            class,
         })?;
         self.table.get_mut(slot).job = Some(job);
         Ok(())
@@ -88,13 +106,18 @@ impl Core {
         if self.table.state(slot) != State::Loading {
             return Ok(Begin::Skip);
         }
-        let waits = !self.table.get(slot).drains.is_empty();
+        let mut waits = !self.table.get(slot).drains.is_empty();
         for place in 0..self.table.get(slot).drains.len() {
             let drain = self.table.get(slot).drains[place];
             for event in self.drains.events(drain) {
                 copies.wait(event)?;
                 self.counters.add(Counter::ReleaseWaits, 1);
             }
+        }
+        if !self.readers.is_empty() {
+            let read = self.readers.wait_for(slot, copies)?;
+            self.counters.add(Counter::ReleaseWaits, read);
+            waits |= read > 0;
         }
         // From here on the copy stream carries the order; a later fill comes behind it on the same stream.
         self.table.get_mut(slot).drains.clear();
@@ -119,8 +142,14 @@ impl Core {
         self.counters.add(Counter::FillsDone, 1);
         self.counters.add(Counter::FilledBytes, bytes);
         self.log(LogKind::FillDone, Cause::Demand, item, slot);
-        self.policy.insert(item);
-        self.evictable += 1;
+        self.models.forgive(item);
+        let entry = self.table.get_mut(slot);
+        entry.kept = false;
+        let standing = if entry.settled { Standing::There } else { Standing::Ordered };
+        self.say(slot, standing);
+        if self.table.get(slot).waiters.is_empty() {
+            self.list(slot);
+        }
         let mut waiters = std::mem::take(&mut self.table.get_mut(slot).waiters);
         for ticket in waiters.drain(..) {
             self.pin(slot);
@@ -137,7 +166,7 @@ impl Core {
         }
     }
 
-    fn fail(&mut self, slot: u32, error: &Error, cause: Cause) {
+    pub(super) fn fail(&mut self, slot: u32, error: &Error, cause: Cause) {
         let (item, bytes) = (self.table.get(slot).item, self.table.get(slot).bytes);
         match self.table.state(slot) {
             State::Loading => {
@@ -147,8 +176,7 @@ impl Core {
             }
             // The stream failed after the slot was given out.
             State::Resident | State::Draining => {
-                self.policy.remove(item);
-                self.evictable -= 1;
+                self.unlist(slot);
                 self.table.step(slot, Step::Corrupt);
             }
             State::Leased => self.table.step(slot, Step::Corrupt),
@@ -156,6 +184,9 @@ impl Core {
         }
         self.last_error = Some(error.clone());
         self.log(LogKind::FillFailed, cause, item, slot);
+        self.note_wasted(slot);
+        let now = self.counters.now_ns();
+        self.models.blame(item, now);
         self.forget(slot);
         let mut waiters = std::mem::take(&mut self.table.get_mut(slot).waiters);
         for ticket in waiters.drain(..) {
@@ -168,6 +199,9 @@ impl Core {
 
     /// The item is not found in this slot any more: the next demand fills another one.
     fn forget(&mut self, slot: u32) {
+        if let Some((words, group)) = self.models.words(self.table.get(slot).item) {
+            words.store(group, Word::ABSENT);
+        }
         let entry = self.table.get_mut(slot);
         let item = std::mem::replace(&mut entry.item, NONE);
         entry.bytes = 0;
@@ -179,14 +213,21 @@ impl Core {
 
     /// One set less waits for a fill: without any, it is cancelled, and its slot waits for the fill's end.
     pub(super) fn lose_interest(&mut self, slot: u32) {
-        if self.table.state(slot) != State::Loading || !self.table.get(slot).waiters.is_empty() {
+        let entry = self.table.get(slot);
+        if self.table.state(slot) != State::Loading || !entry.waiters.is_empty() || entry.kept {
             return;
         }
+        self.give_up(slot);
+    }
+
+    /// Cancels a fill that nobody waits for any more.
+    pub(super) fn give_up(&mut self, slot: u32) {
         let (item, bytes) = (self.table.get(slot).item, self.table.get(slot).bytes);
         self.table.step(slot, Step::Abandon);
         self.in_flight_bytes -= bytes;
         self.counters.add(Counter::FillsCancelled, 1);
         self.log(LogKind::FillCancelled, Cause::Demand, item, slot);
+        self.note_wasted(slot);
         self.forget(slot);
         match self.table.get(slot).job {
             Some(job) => self.feed.cancel(job),
@@ -201,10 +242,20 @@ impl Core {
         }
     }
 
+    /// A fill that the pump did not take: nothing of it is in flight.
+    pub(super) fn reclaim_refused(&mut self, slot: u32) {
+        let entry = self.table.get_mut(slot);
+        (entry.job, entry.settled) = (None, true);
+        self.reclaim(slot);
+    }
+
     fn end(&mut self, slot: u32) {
         let entry = self.table.get_mut(slot);
         entry.job = None;
         entry.settled = true;
+        if matches!(self.table.state(slot), State::Resident | State::Leased | State::Draining) {
+            self.say(slot, Standing::There);
+        }
         self.reclaim(slot);
         self.serve_queue();
     }
@@ -215,13 +266,15 @@ impl Core {
         let entry = self.table.get(slot);
         if self.table.state(slot) == State::Failed && entry.job.is_none() && entry.leases == 0 {
             self.table.step(slot, Step::Reclaim);
-            self.free.push(slot);
+            self.freed(slot);
         }
     }
 
     /// The pump serves no more: every set that waits is told.
     pub fn close(&mut self, error: &Error) {
         self.closed = true;
+        self.ahead.clear();
+        self.events.close();
         for index in 0..u32::try_from(self.tickets.len()).unwrap_or(NONE) {
             let waits = match self.tickets[index as usize].state {
                 TicketState::Reserved { loading } => loading > 0,
@@ -230,6 +283,12 @@ impl Core {
             };
             if waits {
                 self.revoke(index, TicketState::Failed(error.clone()));
+            }
+        }
+        // What nobody waits for would go on without anybody to notice its end.
+        for slot in 0..u32::try_from(self.table.len()).unwrap_or(NONE) {
+            if std::mem::take(&mut self.table.get_mut(slot).kept) {
+                self.lose_interest(slot);
             }
         }
         self.wake = true;

@@ -1,6 +1,7 @@
 //! Leases coming back: slots drain behind the events that were recorded for them.
 
 use super::{Core, Grant};
+use crate::readers::{ReaderCell, Registry};
 use crate::slots::NONE;
 use crate::slots::state::{State, Step};
 use crate::stats::layout::Counter;
@@ -26,7 +27,7 @@ impl Core {
                 Ok(())
             }
             Err(error) => {
-                self.quarantined.extend_from_slice(slots);
+                self.quarantine(slots);
                 Err(error)
             }
         }
@@ -35,6 +36,20 @@ impl Core {
     /// Keeps slots whose streams are being captured, where an event would belong to the graph.
     pub fn quarantine(&mut self, slots: &[u32]) {
         self.quarantined.extend_from_slice(slots);
+        self.refuse_too_wide();
+    }
+
+    /// A reader leaves without an event behind its launches: what it holds is kept aside.
+    pub fn set_reader_aside(&mut self, cell: &ReaderCell) {
+        let slots = u32::try_from(self.table.len()).unwrap_or(NONE);
+        for slot in Registry::held_by(cell, slots) {
+            if matches!(self.table.state(slot), State::Resident | State::Draining | State::Leased) {
+                self.pin(slot);
+                self.quarantined.push(slot);
+            }
+        }
+        cell.line.close(u64::MAX);
+        self.refuse_too_wide();
     }
 
     /// After the device was synchronised: nothing launched before reads a slot any more.
@@ -95,8 +110,7 @@ impl Core {
             return;
         }
         if last {
-            self.policy.insert(item);
-            self.evictable += 1;
+            self.list(slot);
         }
         self.table.describe(slot, self.models.key_word(item), self.models.position(item));
     }

@@ -1,29 +1,48 @@
 //! The cache's book-keeping, all of it behind one lock: which key is in which slot, who waits for what, what
 //! may leave. It enqueues device waits and event records and starts and cancels reads, none of which blocks.
 //!
-//! Lock order: this one, then the pump's job table. The pump calls in without holding its own.
+//! Readers find resident groups without this lock (`crate::readers`); what they found comes here when somebody needs
+//! to know. Lock order: this one, then the pump's job table or a reader's releases. The pump calls in without holding
+//! its own.
 
 mod acquire;
+mod ahead;
+mod claims;
 mod drains;
+mod events;
 mod fills;
+mod governor;
+mod keep;
 mod leases;
 mod models;
+mod pools;
+mod resize;
 #[cfg(test)]
 mod tests;
+mod visits;
 
 pub(crate) use acquire::{Grant, TicketState};
+pub use ahead::Hinted;
+pub(crate) use claims::Claimed;
+pub use events::{CacheEvent, Subscription};
+pub(crate) use models::ModelWords;
 
 use crate::arena::Arena;
-use crate::policy::Policy;
 use crate::pump::{Feed, Sink};
+use crate::readers::{ReaderCell, Registry};
+use crate::slots::SlotTable;
 use crate::slots::state::State;
-use crate::slots::{NONE, SlotTable};
 use crate::stats::layout as at;
 use crate::stats::{Counters, LogKind};
 use acquire::Ticket;
+use ahead::Ahead;
 use drains::Drains;
+use events::Subscribers;
+use governor::Governor;
 use models::Models;
-use spoc_driver::{Device, Event};
+use pools::Chosen;
+pub(crate) use pools::Pool;
+use spoc_driver::Device;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -36,24 +55,32 @@ pub(crate) struct Core {
     counters: Counters,
     models: Models,
     table: SlotTable,
-    free: Vec<u32>,
+    /// One a slot class.
+    pools: Vec<Pool>,
     /// Item → slot that holds or loads it.
     slot_of: Vec<u32>,
-    policy: Box<dyn Policy>,
-    /// Slots whose items the policy may choose.
-    evictable: usize,
+    readers: Registry,
+    /// Slots that could leave but for readers that hold them, or for being given back.
+    aside: Vec<u32>,
+    /// Victims of the reservation under way, marked absent.
+    chosen: Vec<Chosen>,
     tickets: Vec<Ticket>,
     unused_tickets: Vec<u32>,
     queue: VecDeque<u32>,
     drains: Drains,
     /// Slots whose launches no event covers, kept until the device is synchronised.
     quarantined: Vec<u32>,
+    ahead: Ahead,
+    governor: Governor,
+    events: Subscribers,
     leases: u64,
     in_flight_bytes: u64,
     /// Epoch in which an item was last seen in a set, and where: finds duplicates in one pass.
     seen: Vec<(u64, u32)>,
     epoch: u64,
     scratch: Vec<u32>,
+    /// Items of the reservation under way that are in no slot.
+    missing: Vec<u32>,
     /// Why the last fill failed.
     last_error: Option<crate::Error>,
     closed: bool,
@@ -68,51 +95,48 @@ pub(crate) struct Parts {
     pub feed: Arc<dyn Feed>,
     pub sink: Arc<dyn Sink>,
     pub counters: Counters,
-    pub policy: Box<dyn Policy>,
-    /// One event a slot.
-    pub ready: Vec<Event>,
+    pub pools: Vec<Pool>,
+    pub readers: Registry,
 }
 
 impl Core {
+    /// A core without slots: [`add_slots`](Core::add_slots) brings them.
     pub fn new(parts: Parts) -> Core {
-        let slots = u32::try_from(parts.ready.len()).unwrap_or(NONE);
-        parts.counters.set_up_slots(
-            parts.ready.len(),
-            parts.arena.geometry().stride_bytes,
-            parts.policy.kind() as u8,
-        );
-        let core = Core {
-            table: SlotTable::new(parts.ready, parts.counters.clone()),
-            // Taken from the end: slot 0 first.
-            free: (0..slots).rev().collect(),
+        Core {
+            table: SlotTable::new(parts.counters.clone()),
             arena: parts.arena,
             feed: parts.feed,
             sink: parts.sink,
             counters: parts.counters,
             models: Models::default(),
+            pools: parts.pools,
             slot_of: Vec::new(),
-            policy: parts.policy,
-            evictable: 0,
+            readers: parts.readers,
+            aside: Vec::new(),
+            chosen: Vec::new(),
             tickets: Vec::new(),
             unused_tickets: Vec::new(),
             queue: VecDeque::new(),
             drains: Drains::new(parts.device),
             quarantined: Vec::new(),
+            ahead: Ahead::default(),
+            governor: Governor::default(),
+            events: Subscribers::default(),
             leases: 0,
             in_flight_bytes: 0,
             seen: Vec::new(),
             epoch: 0,
             scratch: Vec::new(),
+            missing: Vec::new(),
             last_error: None,
             closed: false,
             wake: false,
-        };
-        core.publish_snapshot();
-        core
+        }
     }
 
     /// Ends one use of the core: figures that must agree are published, and whether somebody is to be woken.
     pub fn finish(&mut self) -> bool {
+        self.count_readers();
         self.publish_snapshot();
         std::mem::take(&mut self.wake)
     }
@@ -134,8 +158,11 @@ impl Core {
         ]);
     }
 
-    fn log(&self, kind: LogKind, cause: crate::stats::Cause, item: u32, slot: u32) {
+    fn log(&mut self, kind: LogKind, cause: crate::stats::Cause, item: u32, slot: u32) {
         self.counters.log(kind, cause, self.models.key_word(item), slot);
+        if let Some(key) = self.models.key_of(item) {
+            self.events.tell(&self.counters, kind, cause, key, slot);
+        }
     }
 
     /// Retires releases whose events have fired, looking at no more than `most`.
@@ -149,9 +176,25 @@ impl Core {
         self.scratch = ended;
     }
 
+    /// A reader more.
+    pub fn join_reader(&mut self) -> Arc<ReaderCell> {
+        self.readers.join()
+    }
+
     /// Retires whatever can be.
     pub fn retire_all(&mut self) {
         self.retire(self.drains.active());
+        if !self.readers.is_empty() {
+            self.take_visits();
+            self.count_readers();
+            self.readers.retire();
+        }
+    }
+
+    /// What is to be looked at now and then, while little happens.
+    pub fn tick(&mut self) {
+        self.retire_all();
+        self.serve_queue();
     }
 
     /// Whether anything still refers to a slot beyond its contents: for tests of leaks.
@@ -161,6 +204,7 @@ impl Core {
             && self.leases == 0
             && self.unused_tickets.len() == self.tickets.len()
             && self.drains.active() == 0
+            && self.chosen.is_empty()
             && self.table.iter().all(|slot| {
                 slot.leases == 0 && slot.job.is_none() && slot.waiters.is_empty() && slot.drains.is_empty()
             })

@@ -30,6 +30,8 @@ pub(crate) trait Feed: Send + Sync {
     fn submit(&self, job: Job) -> Result<JobId>;
     /// Nobody wants the job any more; its sink still hears of its end.
     fn cancel(&self, job: JobId);
+    /// Somebody wants the job sooner than it was asked for.
+    fn promote(&self, job: JobId, class: ReadClass);
 }
 
 /// How a job goes on when its first chunk is there.
@@ -170,8 +172,10 @@ impl Jobs {
             return Err(closed());
         }
         let id = table.enter(job);
-        // Those that waited before go first.
-        if table.waiting.is_empty() {
+        // Those that waited before go first, but for those of lesser classes.
+        let class = table.find(id).map_or(ReadClass::Refill, |entry| entry.class);
+        let mut before = table.waiting.iter().map(|waiting| table.entries[waiting.index as usize].class);
+        if before.all(|waiting| waiting > class) {
             match table.hand_over(id) {
                 Ok(true) => return Ok(id),
                 Ok(false) => {}
@@ -182,6 +186,7 @@ impl Jobs {
             }
         }
         table.waiting.push_back(id);
+        table.move_up(id, class);
         Ok(id)
     }
 
@@ -195,6 +200,23 @@ impl Jobs {
         let request = entry.request;
         if let (Some(request), Some(reader)) = (request, &table.reader) {
             reader.cancel(request);
+        }
+    }
+
+    /// Makes a job more urgent: in the reader, or among those that wait for room there.
+    pub(super) fn promote(&self, id: JobId, class: ReadClass) {
+        let mut table = self.lock();
+        let Some(entry) = table.find(id) else { return };
+        if entry.class <= class {
+            return;
+        }
+        entry.class = class;
+        let request = entry.request;
+        match (request, &table.reader) {
+            (Some(request), Some(reader)) => {
+                reader.promote(request, class);
+            }
+            _ => table.move_up(id, class),
         }
     }
 
@@ -345,6 +367,19 @@ impl Table {
             dead: false,
         });
         id
+    }
+
+    /// A job that waits for room goes before those of lesser classes, behind those of its own.
+    fn move_up(&mut self, id: JobId, class: ReadClass) {
+        let Some(from) = self.waiting.iter().position(|&waiting| waiting == id) else { return };
+        let lesser = |waiting: &JobId| {
+            let entry = self.entries.get(waiting.index as usize);
+            entry.is_some_and(|entry| entry.generation == waiting.generation && entry.class > class)
+        };
+        if let Some(to) = self.waiting.iter().take(from).position(lesser) {
+            self.waiting.remove(from);
+            self.waiting.insert(to, id);
+        }
     }
 
     fn find(&mut self, id: JobId) -> Option<&mut Entry> {

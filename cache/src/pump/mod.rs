@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, Result};
 use jobs::Jobs;
 use spoc_bridge::{Missed, RingMemory, Rung};
 use spoc_driver::{Device, StreamOptions};
-use spoc_io::{HostRegion, IoMode, PlanOptions, Reader, ReaderOptions, ReaderReport};
+use spoc_io::{HostRegion, IoMode, PlanOptions, ReadClass, Reader, ReaderOptions, ReaderReport};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -234,6 +234,10 @@ impl Feed for Pump {
 
     fn cancel(&self, job: JobId) {
         self.shared.jobs.cancel(job);
+    }
+
+    fn promote(&self, job: JobId, class: ReadClass) {
+        self.shared.jobs.promote(job, class);
     }
 }
 

@@ -19,12 +19,10 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// How far a group is, as its word says.
+/// How far a group is, as its word says. A word without a standing, 0, is that of a group in no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Standing {
-    /// In no slot.
-    Absent = 0,
     /// A fill is running.
     Loading = 1,
     /// In its slot behind an event that a stream must wait for.
@@ -57,24 +55,9 @@ impl Word {
         self.0 as u32 & SLOTS_MAX
     }
 
-    /// How far.
-    pub fn standing(self) -> Standing {
-        match (self.0 >> SLOT_BITS) as u8 {
-            1 => Standing::Loading,
-            2 => Standing::Ordered,
-            3 => Standing::There,
-            _ => Standing::Absent,
-        }
-    }
-
     /// Whether launches may read it without waiting for anything.
     pub fn is_there(self) -> bool {
         (self.0 >> SLOT_BITS) as u8 == Standing::There as u8
-    }
-
-    /// As it is stored, also in device memory.
-    pub fn bits(self) -> u64 {
-        self.0
     }
 }
 
@@ -167,7 +150,12 @@ impl Line {
 }
 
 /// Marks a group absent unless a line holds its slot. Under the book-keeping's lock; `word` is what stands there.
-pub fn try_take<'l>(words: &Words, group: u32, word: Word, mut lines: impl Iterator<Item = &'l Line>) -> bool {
+pub fn try_take<'l>(
+    words: &Words,
+    group: u32,
+    word: Word,
+    mut lines: impl Iterator<Item = &'l Line>,
+) -> bool {
     words.store(group, Word::ABSENT);
     Line::publish_absence();
     if lines.any(|line| line.holds(word.slot())) {

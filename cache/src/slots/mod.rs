@@ -15,11 +15,25 @@ pub(crate) const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Slot {
     state: State,
-    /// Fills so far: what belonged to an earlier fill is recognised by it.
+    /// Fills so far: what belonged to an earlier fill is recognised by it. Also across giving back.
     pub generation: u64,
+    /// The class of equal slots that it is of.
+    pub class: u32,
+    /// Whether there is memory behind it.
+    pub exists: bool,
+    /// It is to be given back: it is not filled any more.
+    pub leaving: bool,
     /// What it holds or loads; [`NONE`] once the item lost the slot.
     pub item: u32,
     pub leases: u32,
+    /// Who may choose it as a victim.
+    pub listed: Listed,
+    /// Somebody who holds no set wants the fill to end: it goes on when the last set gives up.
+    pub kept: bool,
+    /// Read ahead on a hint, and not wanted by anybody since.
+    pub speculative: bool,
+    /// When the hint said that it would be wanted at the latest, ns.
+    pub hinted_until: u64,
     /// Whether the copies of the current fill are known to have run.
     pub settled: bool,
     /// The running fill's job, until the pump said that nothing of it is in flight.
@@ -34,6 +48,42 @@ pub(crate) struct Slot {
     pub uses: u64,
 }
 
+/// Where an item that could leave is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listed {
+    /// Nowhere: it may not leave, or is not there.
+    No,
+    /// The policy may choose it.
+    Policy,
+    /// Asked to be kept for a while, or read ahead for soon: it leaves when nothing else can.
+    Retained,
+}
+
+impl Slot {
+    fn new(ready: Event, class: u32) -> Slot {
+        Slot {
+            state: State::Free,
+            generation: 0,
+            class,
+            exists: true,
+            leaving: false,
+            item: NONE,
+            leases: 0,
+            listed: Listed::No,
+            kept: false,
+            speculative: false,
+            hinted_until: 0,
+            settled: true,
+            job: None,
+            waiters: Vec::with_capacity(4),
+            drains: Vec::with_capacity(4),
+            ready,
+            bytes: 0,
+            uses: 0,
+        }
+    }
+}
+
 /// All slots of a cache.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
@@ -43,26 +93,31 @@ pub(crate) struct SlotTable {
 }
 
 impl SlotTable {
-    pub fn new(events: Vec<Event>, counters: Counters) -> SlotTable {
-        let slots: Vec<Slot> = events
-            .into_iter()
-            .map(|ready| Slot {
-                state: State::Free,
-                generation: 0,
-                item: NONE,
-                leases: 0,
-                settled: true,
-                job: None,
-                waiters: Vec::with_capacity(4),
-                drains: Vec::with_capacity(4),
-                ready,
-                bytes: 0,
-                uses: 0,
-            })
-            .collect();
-        let mut counts = [0; State::ALL.len()];
-        counts[State::Free as usize] = slots.len() as u64;
-        SlotTable { slots, counts, counters }
+    pub fn new(counters: Counters) -> SlotTable {
+        SlotTable { slots: Vec::new(), counts: [0; State::ALL.len()], counters }
+    }
+
+    /// A slot more, or one that was given back and is there again. Slots are added in the order of their numbers.
+    pub fn add(
+        &mut self,
+        slot: u32,
+        class: u32,
+        ready: impl FnOnce() -> crate::Result<Event>,
+    ) -> crate::Result<()> {
+        match self.slots.get_mut(slot as usize) {
+            Some(entry) => (entry.exists, entry.leaving, entry.class) = (true, false, class),
+            None => self.slots.push(Slot::new(ready()?, class)),
+        }
+        self.counts[State::Free as usize] += 1;
+        Ok(())
+    }
+
+    /// A free slot loses its memory.
+    pub fn remove(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        debug_assert!(entry.exists && entry.state == State::Free);
+        (entry.exists, entry.leaving) = (false, false);
+        self.counts[State::Free as usize] -= 1;
     }
 
     pub fn len(&self) -> usize {

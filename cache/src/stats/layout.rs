@@ -130,11 +130,25 @@ pub enum Counter {
     ReleaseWaits,
     /// Errors reported by the copy stream.
     StreamErrors,
+    /// Fills begun on a hint.
+    SpeculationIssued,
+    /// Of those, how many were there when they were wanted.
+    SpeculationUseful,
+    /// How many were wanted while they were still loading.
+    SpeculationLate,
+    /// How many left, or failed, without having been wanted.
+    SpeculationWasted,
+    /// Bytes of those.
+    SpeculationWastedBytes,
+    /// Hinted keys that were not begun: no room that demand does not keep hot, too late, or turned off.
+    SpeculationRefused,
+    /// Events that a subscriber was too slow for.
+    EventsDropped,
 }
 
 impl Counter {
     /// Every counter, in the order of their words.
-    pub const ALL: [Counter; 28] = [
+    pub const ALL: [Counter; 35] = [
         Counter::Requested,
         Counter::Hits,
         Counter::Misses,
@@ -163,6 +177,13 @@ impl Counter {
         Counter::EnqueueNs,
         Counter::ReleaseWaits,
         Counter::StreamErrors,
+        Counter::SpeculationIssued,
+        Counter::SpeculationUseful,
+        Counter::SpeculationLate,
+        Counter::SpeculationWasted,
+        Counter::SpeculationWastedBytes,
+        Counter::SpeculationRefused,
+        Counter::EventsDropped,
     ];
 
     /// Its name in JSON and metrics.
@@ -197,6 +218,13 @@ impl Counter {
             Counter::EnqueueNs => "enqueue_ns",
             Counter::ReleaseWaits => "release_waits",
             Counter::StreamErrors => "stream_errors",
+            Counter::SpeculationIssued => "speculation_issued",
+            Counter::SpeculationUseful => "speculation_useful",
+            Counter::SpeculationLate => "speculation_late",
+            Counter::SpeculationWasted => "speculation_wasted",
+            Counter::SpeculationWastedBytes => "speculation_wasted_bytes",
+            Counter::SpeculationRefused => "speculation_refused",
+            Counter::EventsDropped => "events_dropped",
         }
     }
 }

@@ -117,6 +117,18 @@ pub enum Cause {
     Copy = 3,
     /// Its model was unregistered, or the cache is closing.
     Closed = 4,
+    /// A hint, a claim, a pin or a warm profile wanted it, nobody waits for it.
+    Ahead = 5,
+    /// Its slot is given back.
+    Resize = 6,
+    /// Somebody cancelled it for everyone.
+    Cancel = 7,
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Cause; 7] =
+        [Cause::Demand, Cause::Read, Cause::Copy, Cause::Closed, Cause::Ahead, Cause::Resize, Cause::Cancel];
 }
 
 /// One entry of the event log.
@@ -322,7 +334,7 @@ fn kind_of(number: u8) -> Option<LogKind> {
 }
 
 fn cause_of(number: u8) -> Option<Cause> {
-    [Cause::Demand, Cause::Read, Cause::Copy, Cause::Closed].into_iter().find(|&cause| cause as u8 == number)
+    Cause::ALL.into_iter().find(|&cause| cause as u8 == number)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::stats::Counters;
 use crate::{Error, ErrorKind, Key, Result};
 use spoc_driver::fake::{self, FakeControl, FakeOptions, WaitMode};
 use spoc_driver::{BackendKind, CopyRange, Device, DeviceSelector, Driver, Event, Stream, StreamOptions};
-use spoc_io::{OpenOptions, PlanOptions};
+use spoc_io::{OpenOptions, PlanOptions, ReadClass};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -76,6 +76,13 @@ impl Feed for TestFeed {
         Ok(JobId::from_token(jobs.len() as u64 - 1))
     }
 
+    fn promote(&self, job: JobId, class: ReadClass) {
+        let index = usize::try_from(job.token()).unwrap();
+        if let Some(running) = &mut self.jobs.lock().unwrap()[index] {
+            running.job.class = running.job.class.min(class);
+        }
+    }
+
     fn cancel(&self, job: JobId) {
         let index = usize::try_from(job.token()).unwrap();
         if let Some(running) = &mut self.jobs.lock().unwrap()[index] {
@@ -103,18 +110,23 @@ pub struct Harness {
 
 impl Harness {
     pub fn new(slots: u32, policy: PolicyKind) -> Harness {
-        let options = FakeOptions { wait_mode: WaitMode::Drive, ..FakeOptions::default() };
-        let (probed, control) = fake::backend_with(options);
+        Harness::with(slots, CacheOptions { policy, ..CacheOptions::default() })
+    }
+
+    /// A cache of so many slots, set up otherwise as these options say.
+    pub fn with(slots: u32, options: CacheOptions) -> Harness {
+        let fake_options = FakeOptions { wait_mode: WaitMode::Drive, ..FakeOptions::default() };
+        let (probed, control) = fake::backend_with(fake_options);
         let device = Driver::new(vec![probed]).open(&DeviceSelector::index(BackendKind::Fake, 0)).unwrap();
         let feed = Arc::new(TestFeed::default());
         let catalogue = catalogue();
         let cache = SlotCache::build(
             &device,
             Arc::clone(&feed) as Arc<dyn Feed>,
-            Counters::on_heap(slots as usize),
+            Counters::on_heap(slots.max(options.slots_max) as usize),
             PlanOptions { chunk_bytes: 4096, gap_bytes: 0 },
-            CacheOptions { slots, slot_bytes: catalogue.widest_slot_bytes(), policy },
-            policy.create(),
+            &[CacheOptions::for_catalogue(&catalogue, slots).class()],
+            options,
         )
         .unwrap();
         let model = cache.register(catalogue).unwrap();
@@ -126,6 +138,10 @@ impl Harness {
     pub fn jobs(&self) -> Vec<usize> {
         let jobs = self.feed.jobs.lock().unwrap();
         (0..jobs.len()).filter(|&index| jobs[index].is_some()).collect()
+    }
+
+    pub fn class_of_job(&self, index: usize) -> Option<ReadClass> {
+        self.feed.jobs.lock().unwrap()[index].as_ref().map(|running| running.job.class)
     }
 
     /// The slot that a job fills, and which fill of it.

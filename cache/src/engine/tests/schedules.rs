@@ -125,7 +125,7 @@ impl Run {
         let index = self.random.below(groups.len());
         let (segment, base) = lease.memory(index).unwrap();
         let len = bytes_of(groups[index]).len();
-        let read = lease.stream().copy_to_host(segment, base, vec![0; len]).unwrap();
+        let read = lease.stream().copy_to_host(&segment, base, vec![0; len]).unwrap();
         self.reads.push((groups[index], read));
     }
 
@@ -142,7 +142,8 @@ impl Run {
                     lease.stream().record(&stream).unwrap();
                     other.wait(&stream).unwrap();
                     let (segment, base) = lease.memory(0).unwrap();
-                    let read = other.copy_to_host(segment, base, vec![0; bytes_of(groups[0]).len()]).unwrap();
+                    let read =
+                        other.copy_to_host(&segment, base, vec![0; bytes_of(groups[0]).len()]).unwrap();
                     self.reads.push((groups[0], read));
                     let own = Rc::clone(&self.streams[own]);
                     lease.release(&[&own, &other]).unwrap();
@@ -248,7 +249,7 @@ impl Run {
             let counts = core.table.counts();
             assert_eq!(counts[State::Failed as usize], reference.dying as u64);
             assert_eq!(counts.iter().sum::<u64>(), u64::from(self.slots));
-            assert_eq!(core.free.len() as u64, counts[State::Free as usize]);
+            assert_eq!(core.pools[0].free.len() as u64, counts[State::Free as usize]);
         });
         let get = |counter| cache.counters().get(counter);
         assert_eq!((get(Counter::Hits), get(Counter::Misses)), (reference.hits, reference.misses));

@@ -64,8 +64,8 @@ fn a_lease_comes_when_copies_are_enqueued_not_when_they_have_run() {
     // Nothing has run on the device: the launch is ordered behind the copies by the stream alone.
     let (segment, base) = lease.memory(0).unwrap();
     let len = bytes_of(3).len();
-    let read = stream.copy_to_host(segment, base, vec![0; len]).unwrap();
-    assert_ne!(harness.control.peek(segment, usize::try_from(base).unwrap(), len), bytes_of(3));
+    let read = stream.copy_to_host(&segment, base, vec![0; len]).unwrap();
+    assert_ne!(harness.control.peek(&segment, usize::try_from(base).unwrap(), len), bytes_of(3));
     lease.release(&[&stream]).unwrap();
     harness.control.run_all();
     assert_eq!(read.wait().unwrap(), bytes_of(3));
@@ -184,7 +184,7 @@ fn a_draining_slot_is_hit_or_reused_in_stream_order() {
     warm(&harness, &[0], &stream);
     let lease = ready(harness.cache.acquire(&keys(&harness, &[0]), &stream));
     let (segment, base) = lease.memory(0).unwrap();
-    let launch = stream.copy_to_host(segment, base, vec![0; 100]).unwrap();
+    let launch = stream.copy_to_host(&segment, base, vec![0; 100]).unwrap();
     lease.release(&[&stream]).unwrap();
     assert_eq!(state_of(&harness, 0), State::Draining);
     drop(ready(harness.cache.acquire(&keys(&harness, &[0]), &stream)));
@@ -308,9 +308,9 @@ fn closing_tells_those_who_wait_and_leaves_leases_valid() {
     assert_eq!(loading.wait().unwrap_err().kind().as_str(), "closed");
     assert_eq!(queued.wait().unwrap_err().kind().as_str(), "closed");
     let (segment, base) = lease.memory(0).unwrap();
-    let read = stream.copy_to_host(segment, base, vec![0; bytes_of(0).len()]).unwrap();
+    let read = stream.copy_to_host(&segment, base, vec![0; bytes_of(0).len()]).unwrap();
     // The memory outlives the cache until this lease is back and its launch has run.
-    drop(lease);
+    drop((lease, segment));
     assert_eq!(read.wait().unwrap(), bytes_of(0));
     assert_eq!(device.memory_in_use(), 0);
     assert_eq!(control.violations(), Vec::<String>::new());

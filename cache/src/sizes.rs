@@ -1,0 +1,130 @@
+//! How many slots a cache has: growing, giving back, leaving room to others.
+
+use crate::cache::room_for;
+use crate::{Error, ErrorKind, Result, SlotCache};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How often slots that are to be given back are looked at, at least.
+const GLANCE: Duration = Duration::from_millis(5);
+
+impl SlotCache {
+    /// Slots there are of a class.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchClass`].
+    pub fn slots(&self, class: u32) -> Result<u32> {
+        let slots = self.shared().with(|core| core.slots_of_class(class));
+        let slots = slots.ok_or_else(|| Error::new(ErrorKind::NoSuchClass { class }))?;
+        Ok(u32::try_from(slots).unwrap_or(u32::MAX))
+    }
+
+    /// Changes how many slots there are of a class, and says how many it are then.
+    ///
+    /// More slots are allocated at once. Fewer means whole segments, the last first, as long as at least `slots` stay:
+    /// nothing is read into their slots any more, what is in them leaves as its leases end, and their memory goes when
+    /// nothing launched before reads it. What has not left by `deadline` stays (`None` waits for ever). Pinned groups
+    /// are read again elsewhere. Slots that stay keep their addresses.
+    ///
+    /// A thread that holds leases on what is to leave must not wait here without a deadline.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooManySlots`] above what the cache was set up for, [`ErrorKind::DeviceTooSmall`], or
+    /// [`ErrorKind::TooWide`] if more is pinned than would stay; the device's.
+    pub fn resize(&self, class: u32, slots: u32, deadline: Option<Instant>) -> Result<u32> {
+        let have = self.slots(class)?;
+        if slots > have {
+            self.grow(class, slots - have)?;
+        } else {
+            self.shrink(class, deadline, |cache, segment| {
+                Ok(cache.slots(class)? >= slots.saturating_add(segment))
+            })?;
+        }
+        self.slots(class)
+    }
+
+    /// Gives at least `bytes` of device memory back, if segments can be emptied by `deadline`, widest class first.
+    /// Says how many bytes it were.
+    ///
+    /// # Errors
+    /// As [`resize`](SlotCache::resize).
+    pub fn give_back(&self, bytes: u64, deadline: Option<Instant>) -> Result<u64> {
+        let before = self.arena().bytes();
+        let mut classes: Vec<(u64, u32)> =
+            self.geometries().iter().map(|geometry| geometry.stride_bytes).zip(0u32..).collect();
+        classes.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, class) in classes {
+            self.shrink(
+                class,
+                deadline,
+                |cache, _| Ok(before.saturating_sub(cache.arena().bytes()) < bytes),
+            )?;
+        }
+        Ok(before.saturating_sub(self.arena().bytes()))
+    }
+
+    /// Gives memory back until as much is free on the device as the cache was asked to leave to others. Says how many
+    /// bytes it gave.
+    ///
+    /// # Errors
+    /// As [`resize`](SlotCache::resize).
+    pub fn keep_headroom(&self, deadline: Option<Instant>) -> Result<u64> {
+        let free = self.device().memory()?.free_bytes;
+        match self.headroom_bytes().saturating_sub(free) {
+            0 => Ok(0),
+            missing => self.give_back(missing, deadline),
+        }
+    }
+
+    /// Allocates slots, a segment at a time.
+    pub(crate) fn grow(&self, class: u32, slots: u32) -> Result<()> {
+        let found = self.shared().with(|core| core.layout_of_class(class));
+        let (stride_bytes, per_segment) =
+            found.ok_or_else(|| Error::new(ErrorKind::NoSuchClass { class }))?;
+        room_for(self.device(), u64::from(slots).saturating_mul(stride_bytes), self.headroom_bytes())?;
+        let mut left = slots;
+        while left > 0 {
+            // Allocating may wait for the device: no lock of the book-keeping is held.
+            let range = self.arena().grow(class, stride_bytes, left.min(per_segment))?;
+            let ready = range.clone().map(|_| self.device().create_event()).collect::<Result<Vec<_>, _>>()?;
+            left -= u32::try_from(range.len()).unwrap_or(left);
+            self.shared().with(|core| core.add_slots(class, range, ready))?;
+        }
+        Ok(())
+    }
+
+    /// Gives back segments of a class, the last first, while `more` says so (asked with the slots of the next).
+    fn shrink(
+        &self,
+        class: u32,
+        deadline: Option<Instant>,
+        more: impl Fn(&SlotCache, u32) -> Result<bool>,
+    ) -> Result<()> {
+        while let Some(slots) = self.arena().last_of(class) {
+            let width = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+            if !more(self, width)? || !self.give_segment_back(slots, deadline)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// False if it did not leave in time.
+    fn give_segment_back(&self, slots: Range<u32>, deadline: Option<Instant>) -> Result<bool> {
+        self.shared().with(|core| core.begin_leaving(slots.clone()))?;
+        loop {
+            if self.shared().with(|core| core.have_left(slots.clone())) {
+                self.shared().with(|core| core.remove_slots(slots.clone()));
+                // Freed here, with no lock held: some APIs wait for the whole device.
+                drop(self.arena().give_back(slots.start));
+                return Ok(true);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                self.shared().with(|core| core.stop_leaving(slots));
+                return Ok(false);
+            }
+            self.shared().rest(left.map_or(GLANCE, |left| left.min(GLANCE)));
+        }
+    }
+}
