@@ -56,19 +56,23 @@ fn as_many_for_four_times_the_chunks() {
     // One model, read in large chunks and in small ones: everything but the chunks stays the same.
     let tensors: Vec<_> = (0..8).map(|n| (format!("t{n}"), 2 << 20)).collect();
     let model = open(&write_model(folder.path(), &tensors));
-    for mode in [IoMode::Pread, IoMode::Auto] {
+    for (mode, packed) in [IoMode::Pread, IoMode::Auto].into_iter().flat_map(|m| [(m, true), (m, false)]) {
         let counts = [256 << 10, 64 << 10].map(|chunk_bytes| {
             let mut options = PumpOptions { staging_bytes: 2 << 20, ..PumpOptions::default() };
             options.reader.mode = mode;
             options.reader.chunk_bytes = chunk_bytes;
             let pump = Pump::start(&device, options).unwrap();
-            let load = || load_model(&pump, &model, &LoadOptions::default()).unwrap();
+            let load =
+                || load_model(&pump, &model, &LoadOptions { packed, ..LoadOptions::default() }).unwrap();
             // Lists grow to the depth of the ring once; the least of three is without the system's own threads.
             load();
             let least = (0..3).map(|_| counted(load)).min_by_key(|(count, _)| *count).unwrap();
-            (least.0, least.1.report.stages.chunks)
+            let report = least.1.report;
+            assert_eq!(report.copied_because.is_some(), packed);
+            // Four loads so far.
+            (least.0, report.reader.completions / 4)
         });
-        println!("{mode:?}: {counts:?} allocations, chunks");
+        println!("{mode:?}, packed {packed}: {counts:?} allocations, chunks");
         assert!(counts[1].1 >= 4 * counts[0].1 - 4);
         assert!(counts[1].0 <= counts[0].0 + 4, "{mode:?}: {counts:?} allocations, chunks");
     }

@@ -39,6 +39,37 @@ fn a_whole_model_and_a_selection_arrive_in_every_mode() {
 }
 
 #[test]
+fn what_a_read_can_fill_is_not_copied_unless_it_is_to_be_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    // The header's length is odd, so that nothing lies at a multiple of anything.
+    let model = open(&write_model(folder.path(), &layers(6, 700_001)));
+    let device = native();
+    for mode in MODES {
+        for packed in [false, true] {
+            let pump = pump(&device, mode, 1 << 20);
+            let loaded =
+                load_model(&pump, &model, &LoadOptions { packed, ..LoadOptions::default() }).unwrap();
+            assert_eq!(loaded.verify(&model).unwrap(), model.tensor_bytes());
+            let report = &loaded.report;
+            assert_eq!(report.stages.copied_bytes, model.tensor_bytes());
+            if packed {
+                assert!(loaded.placements.iter().all(|placement| placement.offset_bytes % 256 == 0));
+                assert_eq!(report.reader.in_place_bytes, 0);
+                assert!(report.copied_because.unwrap().contains("256") && report.stages.copies > 0);
+                continue;
+            }
+            for placement in &loaded.placements {
+                let offset = model.tensors()[placement.tensor as usize].extent.offset;
+                assert_eq!(placement.offset_bytes % 4096, offset % 4096);
+            }
+            assert_eq!((report.copied_because, report.stages.copies), (None, 0));
+            assert!(report.reader.in_place_bytes >= model.tensor_bytes(), "{mode}: {:?}", report.reader);
+        }
+    }
+    assert_eq!(device.memory_in_use(), 0);
+}
+
+#[test]
 fn a_load_is_cancelled_from_its_own_progress_and_from_another_thread() {
     let folder = tempfile::tempdir().unwrap();
     let model = open(&write_model(folder.path(), &layers(6, 2_000_001)));

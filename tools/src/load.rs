@@ -41,6 +41,11 @@ pub struct Report {
     chunk_bytes: usize,
     /// How the ring is known to the device.
     ring: &'static str,
+    /// Bytes that were read into device memory itself, which then is the host's.
+    in_place_bytes: u64,
+    /// Why the others, or all, were copied there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copied_because: Option<&'static str>,
     #[serde(flatten)]
     path: PathReport,
     stages: StagesReport,
@@ -279,6 +284,8 @@ pub fn load(
         staging_bytes: pump.ring().bytes,
         chunk_bytes: pump.ring().chunk_bytes,
         ring: pump.ring().rung.as_str(),
+        in_place_bytes: did.reader.in_place_bytes,
+        copied_because: did.copied_because,
         path: PathReport::new(&did.reader),
         stages: StagesReport::new(&did.stages),
         check: None,

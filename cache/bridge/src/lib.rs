@@ -2,8 +2,10 @@
 //! marker implementations, each passing on what one side promises to what the other side asks.
 
 mod batch;
+pub mod in_place;
 
 pub use batch::Batch;
+pub use in_place::{InPlace, Within};
 
 use spoc_driver::{Device, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned};
 use spoc_io::HostRegion;

@@ -94,6 +94,8 @@ impl Core {
             sink: std::sync::Arc::clone(&self.sink),
             tag: tag(slot, entry.generation),
             class,
+            // A slot's last users may not have ended yet; the copy stream knows, the disk does not.
+            in_place: None,
         })?;
         self.table.get_mut(slot).job = Some(job);
         Ok(())

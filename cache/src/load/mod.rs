@@ -2,17 +2,21 @@
 //! through the pump, and a check that reads back.
 
 mod cancel;
+mod image;
+mod layout;
 mod pack;
 mod verify;
 
 pub use cancel::Cancel;
 pub use pack::Placement;
 
+use layout::Layout;
+
 use crate::pump::{Begin, Feed, Job, Place, Pump, Sink, Stages};
 use crate::{Error, ErrorKind, Result};
 use globset::GlobMatcher;
 use spoc_driver::{Segment, Stream};
-use spoc_io::{BlockDigests, Model, PlanBuilder, ReadClass, ReadPlan, ReaderReport};
+use spoc_io::{BlockDigests, HostTargets, Model, PlanBuilder, ReadClass, ReadPlan, ReaderReport};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -30,6 +34,8 @@ pub struct LoadOptions {
     pub verify: Option<Arc<BlockDigests>>,
     /// Ends the load early, from any thread, the progress call among them.
     pub cancel: Option<Cancel>,
+    /// Tensors at multiples of 256 bytes also where they could lie as in the file, and be read in place.
+    pub packed: bool,
 }
 
 impl fmt::Debug for LoadOptions {
@@ -60,6 +66,9 @@ pub struct LoadReport {
     pub stream_time: Duration,
     /// Where the time went, for this load alone if nothing else used the pump meanwhile.
     pub stages: Stages,
+    /// Why bytes were copied to the device, and not read in place; `None` if they were, [`ReaderReport::in_place_bytes`] of
+    /// them.
+    pub copied_because: Option<&'static str>,
     /// What the reader did since its start, and on which path.
     pub reader: ReaderReport,
 }
@@ -100,12 +109,14 @@ fn selected(model: &Model, pattern: Option<&str>) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// A device or a staging budget too small, a tensor wider than a segment, no tensor selected: before a byte
-/// is read. Then `digest_mismatch` for bytes that are not what [`LoadOptions::verify`] says, what the reader, the files' changing, or the device says, and [`ErrorKind::Cancelled`]; device
+/// is read. Then `digest_mismatch` for bytes that are not what [`LoadOptions::verify`] says, what the reader, the files'
+/// changing, or the device says, and [`ErrorKind::Cancelled`]; device
 /// memory is freed again.
 pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Result<Loaded> {
     let began = Instant::now();
     let chosen = selected(model, options.tensors.as_deref())?;
-    let (placements, segment_bytes) = pack::pack(model, &chosen, pump.device().limits())?;
+    let layout = Layout::choose(pump.device(), model, &chosen, options)?;
+    let Layout { placements, segment_bytes, .. } = &layout;
     let need_bytes: u64 = segment_bytes.iter().sum();
     let have_bytes = pump.device().memory()?.free_bytes;
     if need_bytes > have_bytes {
@@ -119,15 +130,17 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
         builder.add(target, model.tensors()[placement.tensor as usize].extent, 0)?;
     }
     let plan = Arc::new(builder.build()?);
-    let segments =
-        segment_bytes.iter().map(|&bytes| pump.device().allocate(bytes)).collect::<Result<Vec<_>, _>>()?;
+    let (segments, in_place) = layout.allocate(pump.device())?;
+    let Layout { placements, copied_because, .. } = layout;
     let prepare_time = began.elapsed();
 
     let before = pump.stages();
     let bytes: u64 = placements.iter().map(|placement| placement.len_bytes).sum();
     let began = Instant::now();
     if !plan.reads().is_empty() {
-        stream(pump, &plan, &placements, &segments, options, bytes)?;
+        let places = places(&placements, &segments);
+        let in_place = in_place.map(|targets| targets as Arc<dyn HostTargets>);
+        stream(pump, Arc::clone(&plan), places, in_place, options, bytes)?;
     } else {
         // Only empty tensors: there is nothing to read, but the files may still have changed.
         for file in plan.files() {
@@ -140,26 +153,28 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
         prepare_time,
         stream_time,
         stages: pump.stages().since(&before),
+        copied_because,
         reader: pump.reader_report()?,
     };
     Ok(Loaded { segments, placements, report })
 }
 
+fn places(placements: &[Placement], segments: &[Segment]) -> Arc<[Place]> {
+    let place = |placement: &Placement| Place {
+        segment: segments[placement.segment as usize].clone(),
+        offset_bytes: placement.offset_bytes,
+    };
+    placements.iter().map(place).collect()
+}
+
 fn stream(
     pump: &Arc<Pump>,
-    plan: &Arc<ReadPlan>,
-    placements: &[Placement],
-    segments: &[Segment],
+    plan: Arc<ReadPlan>,
+    places: Arc<[Place]>,
+    in_place: Option<Arc<dyn HostTargets>>,
     options: &LoadOptions,
     bytes: u64,
 ) -> Result<()> {
-    let places: Arc<[Place]> = placements
-        .iter()
-        .map(|placement| Place {
-            segment: segments[placement.segment as usize].clone(),
-            offset_bytes: placement.offset_bytes,
-        })
-        .collect();
     let sink = Arc::new(LoadSink {
         state: Mutex::new(LoadState::default()),
         changed: Condvar::new(),
@@ -171,11 +186,12 @@ fn stream(
         cancel.watch(&sink);
     }
     let job = pump.submit(Job {
-        plan: Arc::clone(plan),
+        plan,
         places: crate::pump::Places::Many(places),
         sink: Arc::clone(&sink) as Arc<dyn Sink>,
         tag: 0,
         class: ReadClass::Demand,
+        in_place,
     })?;
     sink.wait(|| pump.cancel(job))
 }

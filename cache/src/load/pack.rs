@@ -12,14 +12,15 @@ pub struct Placement {
     pub tensor: u32,
     /// Index of its segment.
     pub segment: u32,
-    /// Where it begins there, bytes; a multiple of 256.
+    /// Where it begins there, bytes: a multiple of 256 where tensors are packed. Where they are read in place, it has the
+    /// phase of its place in the file, which is a multiple of its element's length.
     pub offset_bytes: u64,
     /// Its length, bytes.
     pub len_bytes: u64,
 }
 
 /// Segments are cut here if the device allows it: views count bytes by i32.
-const SEGMENT_BYTES: u64 = i32::MAX as u64 / TENSOR_ALIGN_BYTES * TENSOR_ALIGN_BYTES;
+pub(super) const SEGMENT_BYTES: u64 = i32::MAX as u64 / TENSOR_ALIGN_BYTES * TENSOR_ALIGN_BYTES;
 
 /// Placements of the tensors `chosen`, and the sizes of the segments. A tensor longer than the usual segment
 /// gets one of its own, if the device has such.
@@ -29,6 +30,18 @@ pub(super) fn pack(model: &Model, chosen: &[u32], limits: &Limits) -> Result<(Ve
         (tensor, entry.name.as_str(), entry.extent.len_bytes)
     });
     place(tensors, limits)
+}
+
+/// Refuses a tensor that no segment holds.
+pub(super) fn check_fits(name: &str, len_bytes: u64, widest: u64) -> Result<()> {
+    if len_bytes <= widest {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::WiderThanSegment {
+        what: format!("tensor {name:?}"),
+        need_bytes: len_bytes,
+        segment_bytes: widest,
+    }))
 }
 
 fn place<'a>(
@@ -42,13 +55,7 @@ fn place<'a>(
     // The end of the open segment: nothing fits behind an absent one.
     let mut end = None;
     for (tensor, name, len_bytes) in tensors {
-        if len_bytes > widest {
-            return Err(Error::new(ErrorKind::WiderThanSegment {
-                what: format!("tensor {name:?}"),
-                need_bytes: len_bytes,
-                segment_bytes: widest,
-            }));
-        }
+        check_fits(name, len_bytes, widest)?;
         let behind =
             end.and_then(align_up).and_then(|start: u64| Some((start, start.checked_add(len_bytes)?)));
         let (start, stop) = match behind {
@@ -71,10 +78,10 @@ fn place<'a>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn limits(segment: u64) -> Limits {
+    pub(in super::super) fn limits(segment: u64) -> Limits {
         Limits {
             segment_bytes_max: segment,
             binding_bytes_max: segment,

@@ -2,7 +2,7 @@
 
 use crate::{Error, ErrorKind, Result};
 use spoc_driver::{Segment, Stream};
-use spoc_io::{ReadClass, ReadPlan, ReadRequest, Reader, ReaderReport, RequestId};
+use spoc_io::{HostTargets, ReadClass, ReadPlan, ReadRequest, Reader, ReaderReport, RequestId};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -97,6 +97,8 @@ pub(crate) struct Job {
     /// The sink's name for it.
     pub tag: u64,
     pub class: ReadClass,
+    /// Targets that the reader may fill itself.
+    pub in_place: Option<Arc<dyn HostTargets>>,
 }
 
 /// What the thread needs of a job for one chunk.
@@ -123,6 +125,7 @@ pub(super) struct Progress {
 struct Entry {
     generation: u32,
     work: Option<Work>,
+    in_place: Option<Arc<dyn HostTargets>>,
     class: ReadClass,
     request: Option<RequestId>,
     reads_left: u32,
@@ -343,6 +346,7 @@ impl Table {
             self.entries.push(Entry {
                 generation: 0,
                 work: None,
+                in_place: None,
                 class: ReadClass::Demand,
                 request: None,
                 reads_left: 0,
@@ -354,6 +358,7 @@ impl Table {
         entry.generation = entry.generation.wrapping_add(1);
         let id = JobId { index, generation: entry.generation };
         entry.class = job.class;
+        entry.in_place = job.in_place;
         entry.request = None;
         entry.reads_left = u32::try_from(job.plan.reads().len()).unwrap_or(u32::MAX);
         entry.copies_in_flight = 0;
@@ -389,7 +394,9 @@ impl Table {
     }
 
     fn leave(&mut self, id: JobId) -> Option<Work> {
-        let work = self.find(id)?.work.take();
+        let entry = self.find(id)?;
+        entry.in_place = None;
+        let work = entry.work.take();
         self.unused.push(id.index);
         work
     }
@@ -399,8 +406,14 @@ impl Table {
         let Some(entry) = self.find(id) else { return Ok(true) };
         let Some(work) = &entry.work else { return Ok(true) };
         let (plan, class, reads) = (Arc::clone(&work.plan), entry.class, u64::from(entry.reads_left));
+        let in_place = entry.in_place.clone();
         let Some(reader) = &self.reader else { return Err(closed()) };
-        match reader.submit(ReadRequest { plan, class, token: id.token() }) {
+        let request = ReadRequest { plan, class, token: id.token() };
+        let submitted = match in_place {
+            None => reader.submit(request),
+            Some(targets) => reader.submit_in_place(request, targets),
+        };
+        match submitted {
             Ok(request) => {
                 self.reads_out += reads;
                 if let Some(entry) = self.find(id) {

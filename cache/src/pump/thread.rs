@@ -220,21 +220,26 @@ impl Copier {
     fn take(&mut self, completion: Completion) {
         let id = JobId::from_token(completion.token);
         let Some(mut work) = self.shared.jobs.arrived(id) else { return };
-        let mut held = false;
+        let (mut held, mut in_place) = (false, false);
         match completion.outcome {
             Err(error) => self.fail(&work, &error.into(), false),
             // Nobody wants it any more: the chunk goes back to the ring.
             Ok(_) if work.dead => {}
-            Ok(chunk) => match self.hold(&mut work, completion.read, chunk) {
-                Ok(did) => held = did,
-                Err(error) => self.fail(&work, &error, true),
-            },
+            Ok(chunk) => {
+                in_place = chunk.is_in_place();
+                match self.hold(&mut work, completion.read, chunk) {
+                    Ok(did) => held = did,
+                    Err(error) => self.fail(&work, &error, true),
+                }
+            }
         }
         let progress = self.shared.jobs.step(id, held, false);
         if progress.all_read && held {
             self.publish(id, &work);
         }
-        if progress.ended {
+        // What is in place already has no copy that would end later.
+        let ended = progress.ended || (held && in_place && self.shared.jobs.step(id, false, true).ended);
+        if ended {
             work.sink.ended(work.tag);
         }
     }
@@ -272,6 +277,10 @@ impl Copier {
             work.begun = true;
             self.shared.jobs.set_begun(work.id);
         }
+        if chunk.is_in_place() {
+            self.arrived_in_place(work, read);
+            return Ok(true);
+        }
         self.batch.hold(chunk);
         let mut bytes = 0;
         let pieces = work.plan.reads().get(read as usize).map(|read| work.plan.pieces_of(read));
@@ -284,6 +293,14 @@ impl Copier {
         }
         self.pending.push(Held { job: work.id, work: work.clone(), bytes });
         Ok(true)
+    }
+
+    /// A read that ended in its targets: the host waited for it, so that whatever is enqueued from now on sees its bytes.
+    fn arrived_in_place(&self, work: &Work, read: u32) {
+        let pieces = work.plan.reads().get(read as usize).map(|read| work.plan.pieces_of(read));
+        let bytes = pieces.unwrap_or_default().iter().map(|piece| u64::from(piece.len_bytes)).sum();
+        self.shared.counters.add(Counter::CopiedBytes, bytes);
+        work.sink.progress(work.tag, bytes);
     }
 
     /// Enqueues the batch and an event behind it.

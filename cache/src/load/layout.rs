@@ -1,0 +1,54 @@
+//! How a load lies in device memory: packed, or as in its files.
+
+use super::image::{self, Image};
+use super::{LoadOptions, Placement, pack};
+use crate::Result;
+use spoc_bridge::{InPlace, Within, in_place};
+use spoc_driver::{Device, Segment};
+use spoc_io::Model;
+use std::sync::Arc;
+
+/// Where each tensor goes, and what the reader may fill itself.
+pub(super) struct Layout {
+    pub placements: Vec<Placement>,
+    pub segment_bytes: Vec<u64>,
+    /// Why everything is copied; `None` if the reader may fill the targets.
+    pub copied_because: Option<&'static str>,
+    targets: Vec<Within>,
+}
+
+impl Layout {
+    /// As in the files where the host can address the device's memory, since every byte is then moved once; packed
+    /// everywhere else, with the reason.
+    ///
+    /// # Errors
+    /// A tensor that no segment holds; what the device says.
+    pub fn choose(device: &Device, model: &Model, chosen: &[u32], options: &LoadOptions) -> Result<Layout> {
+        let laid = match (options.packed, in_place::reads_in_place(device)) {
+            (true, _) => Err("tensors at multiples of 256 were asked for"),
+            (false, Err(reason)) => Err(reason),
+            (false, Ok(())) => image::lay_out(model, chosen, device.limits())?,
+        };
+        match laid {
+            Ok(image) => {
+                let targets = image.targets();
+                let Image { placements, segment_bytes, .. } = image;
+                Ok(Layout { placements, segment_bytes, copied_because: None, targets })
+            }
+            Err(reason) => {
+                tracing::debug!(reason, "tensors are packed, and copied to the device");
+                let (placements, segment_bytes) = pack::pack(model, chosen, device.limits())?;
+                Ok(Layout { placements, segment_bytes, copied_because: Some(reason), targets: Vec::new() })
+            }
+        }
+    }
+
+    /// The segments, and the targets in them.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn allocate(&self, device: &Device) -> Result<(Vec<Segment>, Option<Arc<InPlace>>)> {
+        let (segments, targets) = in_place::allocate(device, &self.segment_bytes, &self.targets)?;
+        Ok((segments, targets.filter(|_| self.copied_because.is_none())))
+    }
+}
