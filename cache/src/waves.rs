@@ -43,6 +43,18 @@ impl SlotCache {
     pub fn acquire_waves<'c>(&'c self, keys: &[Key], stream: &'c Stream) -> Waves<'c> {
         Waves { cache: self, stream, left: keys.iter().copied().enumerate().collect() }
     }
+
+    /// Which keys of a set make its next part, by their places in it, rising: for callers that acquire it themselves.
+    /// Empty for an empty set.
+    ///
+    /// # Errors
+    /// As [`Waves::wait_next`], but for those of reading.
+    pub fn next_wave(&self, keys: &[Key]) -> Result<Vec<usize>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.shared().with(|core| core.wave(keys))
+    }
 }
 
 impl Waves<'_> {
@@ -56,7 +68,7 @@ impl Waves<'_> {
             return Ok(None);
         }
         let keys: Vec<Key> = self.left.iter().map(|&(_, key)| key).collect();
-        let chosen = self.cache.shared().with(|core| core.wave(&keys))?;
+        let chosen = self.cache.next_wave(&keys)?;
         let part: Vec<Key> = chosen.iter().map(|&index| keys[index]).collect();
         let lease = self.cache.wait_acquire(&part, self.stream)?;
         let places = chosen.iter().map(|&index| self.left[index].0).collect();

@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("spoc-backends", &["spoc-driver"]),
     ("spoc-bridge", &["spoc-driver", "spoc-io"]),
     ("spoc-cache", &["spoc-driver", "spoc-io", "spoc-bridge"]),
+    ("spoc-capi", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
     ("spoc-page", &[]),
     ("spoc-tools", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-bridge", "spoc-cache", "spoc-page"]),
 ];
