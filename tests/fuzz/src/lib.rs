@@ -2,6 +2,9 @@
 //!
 //! A malformed file must cost no memory: opening one may never hold more than 1 MiB + 16 × the bytes of its header.
 
+pub mod seeds;
+pub mod targets;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
 use std::io::Write;
@@ -66,8 +69,11 @@ pub struct MemoryFile(File);
 impl MemoryFile {
     /// A file with these bytes, then a hole up to `len_bytes` if that is longer.
     pub fn new(bytes: &[u8], len_bytes: u64) -> Self {
-        // SAFETY: a C string that lives for ever; the descriptor is owned by nobody else.
-        let mut file = unsafe { File::from_raw_fd(libc::memfd_create(c"fuzz".as_ptr(), libc::MFD_CLOEXEC)) };
+        // SAFETY: a C string that lives for ever.
+        let fd = unsafe { libc::memfd_create(c"fuzz".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0, "a file in memory");
+        // SAFETY: the descriptor is new, and nobody else's.
+        let mut file = unsafe { File::from_raw_fd(fd) };
         file.write_all(bytes).expect("memory");
         file.set_len(len_bytes.max(bytes.len() as u64)).expect("memory");
         Self(file)
@@ -75,6 +81,14 @@ impl MemoryFile {
 
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
+
+/// What a file holds, and how long a hole follows: the last two bytes say so.
+pub fn split_hole(data: &[u8]) -> (&[u8], u16) {
+    match data {
+        [bytes @ .., a, b] => (bytes, u16::from_le_bytes([*a, *b])),
+        short => (short, 0),
     }
 }
 

@@ -1,0 +1,7 @@
+//! See `src/targets/manifest.rs`.
+#![no_main]
+
+#[global_allocator]
+static COUNTING: spoc_fuzz::Counting = spoc_fuzz::Counting;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| spoc_fuzz::targets::manifest::run(data));
