@@ -105,6 +105,7 @@ pub trait DynBackend: Send + Sync + 'static {
     fn capabilities(&self, device: &Handle) -> Result<Capabilities>;
     fn limits(&self, device: &Handle) -> Result<Limits>;
     fn segment_limit_name(&self, device: &Handle) -> Result<&'static str>;
+    fn binding_limit_name(&self, device: &Handle) -> Result<&'static str>;
     fn memory(&self, device: &Handle) -> Result<MemoryInfo>;
     fn synchronize_device(&self, device: &Handle) -> Result<()>;
     fn create_stream(&self, device: &Handle, options: StreamOptions) -> Result<Handle>;
@@ -214,6 +215,10 @@ impl<B: Backend> DynBackend for Erased<B> {
 
     fn segment_limit_name(&self, device: &Handle) -> Result<&'static str> {
         Ok(self.backend.segment_limit_name(self.device(device)?))
+    }
+
+    fn binding_limit_name(&self, device: &Handle) -> Result<&'static str> {
+        Ok(self.backend.binding_limit_name(self.device(device)?))
     }
 
     fn memory(&self, device: &Handle) -> Result<MemoryInfo> {

@@ -101,6 +101,11 @@ pub trait Backend: Send + Sync + Sized + 'static {
         let _ = device;
         "segment_bytes_max"
     }
+    /// What sets [`Limits::binding_bytes_max`], by the API's name for it.
+    fn binding_limit_name(&self, device: &Self::Device) -> &'static str {
+        let _ = device;
+        "binding_bytes_max"
+    }
     /// Free and total memory now.
     fn memory(&self, device: &Self::Device) -> Result<MemoryInfo>;
     /// Waits until every stream of the device is idle.

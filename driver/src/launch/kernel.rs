@@ -33,7 +33,8 @@ pub enum Form {
 /// memory it works on is not released before it returns.
 pub type NativeFn = dyn Fn(&mut Call<'_>) -> Result<()> + Send + Sync;
 
-/// The kernels that come with the backends. All give the same bytes everywhere; integers wrap.
+/// The kernels that come with the backends. All give the same bytes everywhere: integers wrap, and what is no
+/// number is the one quiet NaN with all other bits zero. They choose their own grid; a launch's is not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BuiltIn {
     /// `fill(out, value)`: every element becomes the value.
@@ -47,6 +48,20 @@ pub enum BuiltIn {
     /// `gather(in, indices: u32, chunk: u32, out)`: chunk `i` of `out` becomes chunk `indices[i]` of `in`, a
     /// chunk having `chunk` elements. What lies outside `in` is zero.
     Gather,
+    /// `cast(in, out)` between f32, f16 and bf16, as many elements as both have; to the nearest, ties to even.
+    Cast,
+    /// `from_e4m3(in: u8, out)`: 8-bit floats of the Open Compute Project's format to f32, f16 or bf16.
+    FromE4m3,
+    /// `to_e4m3(in, out: u8)`: back, to the nearest, ties to even; what is larger than the largest becomes it.
+    ToE4m3,
+    /// As `from_e4m3`, of the format with five bits of exponent.
+    FromE5m2,
+    /// As `to_e4m3`, of the format with five bits of exponent.
+    ToE5m2,
+    /// `digest(in, first: u32, out: u32)`: adds to each of up to four words of `out` a sum over the little-endian
+    /// words of `in`, the last filled up with zeroes, numbered from `first` on. So the digests of parts at
+    /// multiples of four bytes add up to that of the whole. It tells accidents; it withstands no adversary.
+    Digest,
 }
 
 /// Text or code of a kernel for one API.
@@ -137,7 +152,19 @@ impl Parameter {
 
 impl BuiltIn {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Fill, Self::Copy, Self::Add, Self::Scale, Self::Gather];
+    pub const ALL: [Self; 11] = [
+        Self::Fill,
+        Self::Copy,
+        Self::Add,
+        Self::Scale,
+        Self::Gather,
+        Self::Cast,
+        Self::FromE4m3,
+        Self::ToE4m3,
+        Self::FromE5m2,
+        Self::ToE5m2,
+        Self::Digest,
+    ];
 
     /// Its name: `fill`, `copy`, …
     #[must_use]
@@ -148,6 +175,12 @@ impl BuiltIn {
             Self::Add => "add",
             Self::Scale => "scale",
             Self::Gather => "gather",
+            Self::Cast => "cast",
+            Self::FromE4m3 => "from_e4m3",
+            Self::ToE4m3 => "to_e4m3",
+            Self::FromE5m2 => "from_e5m2",
+            Self::ToE5m2 => "to_e5m2",
+            Self::Digest => "digest",
         }
     }
 
@@ -163,12 +196,22 @@ impl BuiltIn {
         const SCALE: &[Parameter] = &[Parameter::read(ANY), Parameter::scalar(SAME), Parameter::write(SAME)];
         const GATHER: &[Parameter] =
             &[Parameter::read(ANY), Parameter::read(U32), Parameter::scalar(U32), Parameter::write(SAME)];
+        const U8: KindRule = KindRule::Exactly(ElementKind::U8);
+        const CAST: &[Parameter] = &[Parameter::read(ANY), Parameter::write(ANY)];
+        const FROM: &[Parameter] = &[Parameter::read(U8), Parameter::write(ANY)];
+        const TO: &[Parameter] = &[Parameter::read(ANY), Parameter::write(U8)];
+        const DIGEST: &[Parameter] =
+            &[Parameter::read(KindRule::Any), Parameter::scalar(U32), Parameter::write(U32)];
         match self {
             Self::Fill => FILL,
             Self::Copy => COPY,
             Self::Add => ADD,
             Self::Scale => SCALE,
             Self::Gather => GATHER,
+            Self::Cast => CAST,
+            Self::FromE4m3 | Self::FromE5m2 => FROM,
+            Self::ToE4m3 | Self::ToE5m2 => TO,
+            Self::Digest => DIGEST,
         }
     }
 }

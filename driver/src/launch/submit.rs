@@ -71,7 +71,9 @@ impl Device {
         };
         let max = self.limits().binding_bytes_max;
         if bytes > max {
-            return Err(Error::new(ErrorKind::TooLarge { need: bytes, max }, DOING).with("unit", "bytes"));
+            let limit = self.core().backend.binding_limit_name(&self.core().handle)?;
+            let error = Error::new(ErrorKind::TooLarge { need: bytes, max }, DOING);
+            return Err(error.with("unit", "bytes").with("limit", limit));
         }
         Ok(())
     }
