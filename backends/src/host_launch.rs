@@ -1,12 +1,15 @@
 //! Launches on the CPU: what native and the interpreter have in common.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use spoc_driver::backend::{BackendKind, Launch, LaunchArgument};
 use spoc_driver::{Access, Call, CallArgument, Error, ErrorKind, Form, Grid, Kernel, Result};
 
 use crate::built_ins;
 use crate::claims::Claim;
+use crate::kernel::library::{Body, Library, Module};
+use crate::kernel::run::{Buffer, Fault, Memory};
 
 const DOING: &str = "running a kernel";
 
@@ -15,30 +18,54 @@ pub(crate) struct HostLaunch {
     kernel: Kernel,
     grid: Grid,
     arguments: Vec<CallArgument>,
+    work: Work,
     pub(crate) claims: Vec<Claim>,
+}
+
+/// What is to be done.
+enum Work {
+    Nothing,
+    /// Compiled Rust.
+    Compiled,
+    /// A kernel's instructions.
+    Text(Text),
+}
+
+/// A kernel's instructions and what they work on.
+struct Text {
+    module: Arc<Module>,
+    buffers: Vec<Buffer>,
+    scalars: Vec<u8>,
+    groups: [u32; 3],
 }
 
 // SAFETY: the pointers are of memory that any thread may use; the driver keeps it until the launch has run.
 unsafe impl Send for HostLaunch {}
 
+/// Whether compiled Rust runs: the kernel's own, or that of a built-in.
+fn is_compiled(kernel: &Kernel) -> bool {
+    kernel.forms().iter().any(|form| matches!(form, Form::BuiltIn(_) | Form::Native(_)))
+}
+
 /// Refuses a kernel without a form for the CPU; compiled Rust only where it `runs_native`.
-pub(crate) fn check(kernel: &Kernel, backend: BackendKind, runs_native: bool) -> Result<()> {
-    let runs = |form: &Form| match form {
-        Form::BuiltIn(_) => true,
-        Form::Native(_) => runs_native,
-        _ => false,
-    };
-    if kernel.forms().iter().any(runs) {
-        return Ok(());
-    }
-    Err(Error::unsupported(backend, "kernel_form")
-        .with("kernel", kernel.name().to_owned())
-        .with("forms", format_args!("{:?}", kernel.forms())))
+pub(crate) fn check(
+    kernel: &Kernel,
+    backend: BackendKind,
+    library: &Library,
+    runs_native: bool,
+) -> Result<()> {
+    if runs_native && is_compiled(kernel) { Ok(()) } else { library.check(kernel, backend, None) }
 }
 
 impl HostLaunch {
     /// `place` answers where an offset of a buffer is in memory.
-    pub(crate) fn new<B>(launch: &Launch<'_, B>, place: impl Fn(&B, u64) -> *mut u8) -> Result<Self> {
+    pub(crate) fn new<B>(
+        launch: &Launch<'_, B>,
+        backend: BackendKind,
+        library: &Library,
+        runs_native: bool,
+        place: impl Fn(&B, u64) -> *mut u8,
+    ) -> Result<Self> {
         let mut arguments = Vec::with_capacity(launch.arguments.len());
         let mut claims = Vec::with_capacity(launch.arguments.len());
         for argument in launch.arguments {
@@ -46,10 +73,7 @@ impl HostLaunch {
                 LaunchArgument::Scalar(scalar) => CallArgument::Scalar(scalar),
                 LaunchArgument::Memory { buffer, offset_bytes, len_bytes, kind, access } => {
                     let ptr = place(buffer, offset_bytes);
-                    let too_large = |_| {
-                        Error::new(ErrorKind::TooLarge { need: len_bytes, max: usize::MAX as u64 }, DOING)
-                    };
-                    let len_bytes = usize::try_from(len_bytes).map_err(too_large)?;
+                    let len_bytes = host_len(len_bytes)?;
                     claims.push(match access {
                         Access::Read => Claim::read(ptr, len_bytes),
                         Access::Write => Claim::write(ptr, len_bytes),
@@ -58,7 +82,12 @@ impl HostLaunch {
                 }
             });
         }
-        Ok(Self { kernel: launch.kernel.clone(), grid: launch.grid, arguments, claims })
+        let work = if runs_native && is_compiled(launch.kernel) {
+            Work::Compiled
+        } else {
+            Text::new(launch, backend, library, place)?.map_or(Work::Nothing, Work::Text)
+        };
+        Ok(Self { kernel: launch.kernel.clone(), grid: launch.grid, arguments, work, claims })
     }
 
     /// Runs it. The caller holds the claims.
@@ -78,6 +107,11 @@ impl HostLaunch {
     }
 
     fn run_form(&self, call: &mut Call<'_>) -> Result<()> {
+        match &self.work {
+            Work::Nothing => return Ok(()),
+            Work::Text(text) => return text.run(self.kernel.name()),
+            Work::Compiled => {}
+        }
         for form in self.kernel.forms() {
             match form {
                 Form::Native(work) => return work(call),
@@ -87,4 +121,58 @@ impl HostLaunch {
         }
         Err(Error::new(ErrorKind::InvalidArgument, DOING).with("kernel", self.kernel.name().to_owned()))
     }
+}
+
+impl Text {
+    fn new<B>(
+        launch: &Launch<'_, B>,
+        backend: BackendKind,
+        library: &Library,
+        place: impl Fn(&B, u64) -> *mut u8,
+    ) -> Result<Option<Self>> {
+        let prepared = library.prepare(launch, backend, None, 1)?;
+        let missing =
+            || Error::unsupported(backend, "kernel_form").with("kernel", launch.kernel.name().to_owned());
+        let Some(prepared) = prepared else { return Ok(None) };
+        let Body::Wgsl(module) = prepared.body else { return Err(missing()) };
+        let mut buffers = Vec::with_capacity(prepared.ranges.len());
+        for slot in &module.program().buffers {
+            let range = prepared.ranges.iter().find(|(binding, _)| *binding == slot.binding);
+            let Some((_, range)) = range else { return Err(missing()) };
+            let LaunchArgument::Memory { buffer, .. } = &launch.arguments[range.argument] else {
+                return Err(missing());
+            };
+            let (ptr, len_bytes) = (place(buffer, range.offset_bytes), host_len(range.len_bytes)?);
+            buffers.push(Buffer { ptr, len_bytes });
+        }
+        Ok(Some(Self { module, buffers, scalars: prepared.scalars, groups: prepared.groups }))
+    }
+
+    fn run(&self, kernel: &str) -> Result<()> {
+        // SAFETY: as for `Call::new`. A built-in's ranges are cut to words, whose bytes beside the vector it
+        // only reads without using them, or changes atomically to what they were.
+        let mut memory = unsafe { Memory::new(self.buffers.clone(), self.scalars.clone()) };
+        let outcome = self.module.runnable.run(self.groups, &mut memory);
+        outcome.map_err(|fault| {
+            let (kind, site) = match fault {
+                Fault::Outside { site, offset_bytes, len_bytes, size_bytes } => {
+                    (ErrorKind::OutOfBounds { offset_bytes, len_bytes, size_bytes }, site)
+                }
+                Fault::Apart { site } => (ErrorKind::InvalidArgument, site),
+            };
+            let error = Error::new(kind, DOING).with("kernel", kernel.to_owned());
+            let error = error.with("line", site.line).with("column", site.column);
+            match fault {
+                Fault::Apart { .. } => {
+                    error.with("because", "not every thread of a group came to the same barrier")
+                }
+                Fault::Outside { .. } => error,
+            }
+        })
+    }
+}
+
+fn host_len(len_bytes: u64) -> Result<usize> {
+    let too_large = |_| Error::new(ErrorKind::TooLarge { need: len_bytes, max: usize::MAX as u64 }, DOING);
+    usize::try_from(len_bytes).map_err(too_large)
 }

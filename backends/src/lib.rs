@@ -6,12 +6,14 @@
 mod account;
 mod built_ins;
 mod capacity;
+mod casts;
 mod claims;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod host_launch;
 mod identity;
 pub mod interpreter;
+mod kernel;
 pub mod native;
 #[cfg(feature = "opencl")]
 pub mod opencl;

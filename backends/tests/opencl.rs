@@ -113,7 +113,8 @@ fn uuids_differ_and_stay() {
 
 #[test]
 fn capabilities_are_those_of_the_table() {
-    const OFFERED: [&str; 7] = [
+    const OFFERED: [&str; 8] = [
+        "launch",
         "async_copies",
         "pinned_alloc",
         "copy_many",
@@ -424,7 +425,7 @@ fn nothing_leaks() {
         let driver = Driver::new(vec![Probed::clone(&probed)]);
         let device = driver.open(&DeviceSelector::index(KIND, info.index)).unwrap();
         let idle = census.objects();
-        assert_eq!(idle, Objects { contexts: 1, queues: 2, buffers: 0, events: 0 });
+        assert_eq!(idle, Objects { contexts: 1, queues: 2, buffers: 0, events: 0, programs: 0, kernels: 0 });
         for round in 0..3 {
             let (stream, free) =
                 (device.create_stream(BLOCKING).unwrap(), device.create_stream(NON_BLOCKING).unwrap());

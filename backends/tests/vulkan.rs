@@ -100,7 +100,7 @@ fn every_check_with_more_lanes() {
 fn the_validation_layer_has_nothing_to_say() {
     let _ = tracing_subscriber::fmt().with_test_writer().with_max_level(tracing_level()).try_init();
     for lanes in [None, Some(3)] {
-        let options = Options { validation: true, host_import: true, lanes };
+        let options = Options { validation: true, host_import: true, lanes, ..Options::default() };
         if common::backend(BackendKind::Vulkan).is_some()
             && let Err(reason) = backend_with_counters(options)
         {
@@ -135,7 +135,7 @@ fn the_device_says_what_it_is(bench: &Bench) {
     assert!(limits.binding_bytes_max >= 128 << 20, "the least that Vulkan allows is 128 MiB");
     let memory = bench.device.memory().unwrap();
     assert!(memory.free_bytes <= memory.total_bytes && memory.total_bytes == info.memory_bytes);
-    const OFFERED: [&str; 4] = ["async_copies", "pinned_alloc", "copy_many", "fill"];
+    const OFFERED: [&str; 5] = ["async_copies", "pinned_alloc", "copy_many", "fill", "launch"];
     // What the device's driver decides, or the operator.
     const DEPENDS: [&str; 3] = ["export_memory", "import_memory", "host_register"];
     for (name, verdict) in bench.device.capabilities().iter() {

@@ -14,6 +14,7 @@ use crate::account::{Account, Charge};
 use crate::claims::{Claim, Claims};
 use crate::host_launch::{self, HostLaunch};
 use crate::identity;
+use crate::kernel::library::Library;
 use crate::native::memory::{Memory, NOT_LENDABLE, page_bytes};
 
 /// Device memory begins at a multiple of this.
@@ -22,6 +23,7 @@ const ALIGN_BYTES: u64 = 4096;
 pub(super) struct Interpreter {
     account: Arc<Account>,
     claims: Claims,
+    library: Library,
 }
 
 pub(super) struct Device;
@@ -55,7 +57,11 @@ unsafe impl Sync for Pinned {}
 
 impl Interpreter {
     pub(super) fn new(options: Options) -> Self {
-        Self { account: Account::new(options.memory_bytes), claims: Claims::default() }
+        Self {
+            account: Account::new(options.memory_bytes),
+            claims: Claims::default(),
+            library: Library::default(),
+        }
     }
 
     fn info(&self) -> DeviceInfo {
@@ -306,11 +312,11 @@ impl Backend for Interpreter {
     }
 
     fn check_kernel(&self, _: &Device, kernel: &Kernel) -> Result<()> {
-        host_launch::check(kernel, Self::KIND, false)
+        host_launch::check(kernel, Self::KIND, &self.library, false)
     }
 
     unsafe fn launch(&self, _: &Device, _: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
-        let launch = HostLaunch::new(launch, at)?;
+        let launch = HostLaunch::new(launch, Self::KIND, &self.library, false, at)?;
         let _held = self.claims.hold(&launch.claims);
         launch.run()
     }

@@ -16,10 +16,12 @@ use super::stream::{Stream, Streams};
 use crate::account::{Account, Charge};
 use crate::host_launch::{self, HostLaunch};
 use crate::identity;
+use crate::kernel::library::Library;
 
 /// The native backend.
 pub(super) struct Native {
     account: Arc<Account>,
+    library: Library,
 }
 
 /// The opened device.
@@ -68,7 +70,7 @@ unsafe impl Sync for Pinned {}
 
 impl Native {
     pub(super) fn new(options: Options) -> Self {
-        Self { account: Account::new(options.memory_bytes) }
+        Self { account: Account::new(options.memory_bytes), library: Library::default() }
     }
 
     fn info(&self) -> DeviceInfo {
@@ -306,11 +308,11 @@ impl Backend for Native {
     }
 
     fn check_kernel(&self, _: &Device, kernel: &Kernel) -> Result<()> {
-        host_launch::check(kernel, Self::KIND, true)
+        host_launch::check(kernel, Self::KIND, &self.library, true)
     }
 
     unsafe fn launch(&self, _: &Device, stream: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
-        let launch = HostLaunch::new(launch, at)?;
+        let launch = HostLaunch::new(launch, Self::KIND, &self.library, true, at)?;
         stream.submit([Command::Launch(Box::new(launch))])
     }
 

@@ -10,21 +10,24 @@ use opencl_sys::{
 };
 use spoc_driver::backend::{
     Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Foreign, HostMap,
-    Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
+    Launch, Limits, MemoryInfo, SegmentOptions, StreamOptions, Verdict,
 };
-use spoc_driver::{Error, ErrorKind, Result};
+use spoc_driver::{Error, ErrorKind, Kernel, Result};
 
 use super::device::{DeviceId, Found, describe};
 use super::event::Event;
 use super::handle::{Api, Context, Mem, Queue};
+use super::launch::{self, Launcher};
 use super::memory::{Buffer, Pinned};
 use super::stream::{Order, Stream, Streams};
 use super::trial::{self, Findings};
+use crate::kernel::library::Library;
 
 /// The OpenCL backend.
 pub(super) struct OpenCl {
     api: Arc<Api>,
     found: Vec<Found>,
+    library: Library,
 }
 
 /// An opened device.
@@ -34,6 +37,7 @@ pub(super) struct Device {
     service: Arc<Queue>,
     found: Found,
     findings: Findings,
+    launcher: Launcher,
     context: Context,
     // Last: what was lent goes after our reference to it.
     _keep_alive: KeepAlive,
@@ -43,15 +47,16 @@ type KeepAlive = Option<Box<dyn Any + Send + Sync>>;
 
 impl OpenCl {
     pub(super) fn new(api: Arc<Api>, found: Vec<Found>) -> Self {
-        Self { api, found }
+        Self { api, found, library: Library::default() }
     }
 
     fn set_up(&self, context: Context, found: Found, keep_alive: KeepAlive) -> Result<Device> {
         let service = Arc::new(Queue::create(&context, found.id.0)?);
         let findings = trial::run(&context, &service, &found.account)?;
         let streams = Streams::new(Queue::create(&context, found.id.0)?);
+        let launcher = Launcher::new(&self.api, found.id, &found.info.name)?;
         tracing::debug!(device = found.info.name, api = ?self.api.objects(), "an OpenCL device is open");
-        Ok(Device { streams, service, found, findings, context, _keep_alive: keep_alive })
+        Ok(Device { streams, service, found, findings, launcher, context, _keep_alive: keep_alive })
     }
 
     /// What is known of a device of somebody's context.
@@ -168,7 +173,6 @@ impl Backend for OpenCl {
         capabilities.device_address = Verdict::unavailable("OpenCL buffers have no address");
         capabilities.peer_copies = Verdict::unavailable("a context is of one device");
         capabilities.stream_capture = Verdict::unavailable("OpenCL queues cannot be recorded");
-        capabilities.launch = Verdict::unavailable("this build runs no OpenCL kernels");
         if !device.found.info.uuid_is_stable {
             capabilities.stable_uuid =
                 Verdict::unavailable("the device has none: it was derived from names and position");
@@ -340,5 +344,14 @@ impl Backend for OpenCl {
         let ((mem, offset), len) = (dst.0.at(dst.1), host_len(len_bytes)?);
         // SAFETY: as above.
         stream.submit(|queue| unsafe { queue.fill(mem, offset, len, value) })
+    }
+
+    fn check_kernel(&self, _: &Device, kernel: &Kernel) -> Result<()> {
+        self.library.check(kernel, Self::KIND, launch::OWN)
+    }
+
+    unsafe fn launch(&self, device: &Device, stream: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
+        // SAFETY: the driver keeps the buffers until the launch has run.
+        unsafe { device.launcher.launch(&device.context, &self.library, stream, launch) }
     }
 }

@@ -24,6 +24,8 @@ struct Counts {
     queues: AtomicUsize,
     buffers: AtomicUsize,
     events: AtomicUsize,
+    programs: AtomicUsize,
+    kernels: AtomicUsize,
 }
 
 /// How many of the API's objects the adapter holds a reference to.
@@ -37,6 +39,10 @@ pub struct Objects {
     pub buffers: usize,
     /// Events: the latest record of each event, and the latest end of each stream.
     pub events: usize,
+    /// Programs, one a kernel that was launched on a device, for as long as the device is open.
+    pub programs: usize,
+    /// Kernels, as many.
+    pub kernels: usize,
 }
 
 impl Api {
@@ -51,6 +57,8 @@ impl Api {
             queues: read(&self.counts.queues),
             buffers: read(&self.counts.buffers),
             events: read(&self.counts.events),
+            programs: read(&self.counts.programs),
+            kernels: read(&self.counts.kernels),
         }
     }
 }
@@ -63,7 +71,7 @@ macro_rules! handles {
             api: Arc<Api>,
         }
 
-        // SAFETY: the API is thread-safe for everything but kernel arguments, of which there are none.
+        // SAFETY: the API is thread-safe for everything but kernel arguments, which are set behind a lock.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -129,4 +137,8 @@ handles! {
     Mem: buffers, retain_mem_object, release_mem_object;
     /// The end of one command.
     Signal: events, retain_event, release_event;
+    /// A compiled program.
+    Program: programs, retain_program, release_program;
+    /// A function of one, and the arguments that it was given: used behind a lock.
+    Kernel: kernels, retain_kernel, release_kernel;
 }

@@ -7,7 +7,7 @@ use opencl_sys::{cl_device_id, cl_int, cl_platform_id, cl_uint};
 use spoc_driver::Result;
 
 use super::error::check;
-use super::handle::{Api, Context, Mem, Queue};
+use super::handle::{Api, Context, Mem, Program, Queue};
 
 /// A property's bytes.
 pub(super) struct Property(Vec<u8>);
@@ -102,6 +102,23 @@ impl Mem {
         // SAFETY: as above.
         Property::read(|len, to, needed| unsafe {
             (self.api().library.get_mem_object_info)(self.raw(), name, len, to, needed)
+        })
+    }
+}
+
+impl Program {
+    pub(super) fn property(&self, name: cl_uint) -> Result<Property> {
+        // SAFETY: as above.
+        Property::read(|len, to, needed| unsafe {
+            (self.api().library.get_program_info)(self.raw(), name, len, to, needed)
+        })
+    }
+
+    /// Of its build for a device.
+    pub(super) fn build_property(&self, device: cl_device_id, name: cl_uint) -> Result<Property> {
+        // SAFETY: as above; the program was built for this device.
+        Property::read(|len, to, needed| unsafe {
+            (self.api().library.get_program_build_info)(self.raw(), device, name, len, to, needed)
         })
     }
 }

@@ -94,7 +94,8 @@ impl Buffer {
         let bytes = len as u64;
         let charge = account.charge(bytes)?;
         let have = account.memory().free_bytes;
-        let mem = create(context, CL_MEM_READ_WRITE, len)
+        // Whole words: kernels read and change the last one together with the bytes behind the end.
+        let mem = create(context, CL_MEM_READ_WRITE, len.next_multiple_of(4))
             .map_err(|code| of_allocation(code, bytes, have, account.allocation_bytes_max))?;
         // SAFETY: the range is the whole buffer.
         let touched = unsafe { touching.fill(&mem, 0, len, 0) };

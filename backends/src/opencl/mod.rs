@@ -1,4 +1,4 @@
-//! OpenCL, every vendor's: any version from 1.2, loaded at run time. Copies only; no launches yet.
+//! OpenCL, every vendor's: any version from 1.2, loaded at run time.
 //!
 //! - A device is a context of its own. A stream is an in-order queue; how the default stream is ordered
 //!   against blocking ones is told in `stream.rs`. Priorities are ignored: the core API has none.
@@ -7,6 +7,8 @@
 //! - Device memory is filled with zeroes when it is allocated, because creating a buffer proves nothing.
 //!   What is free is not the API's to say: it is what this adapter has not allocated, and where device
 //!   memory is the machine's, no more than the machine can give.
+//! - Kernels are OpenCL C 1.2: somebody's own, or translated from WGSL. Each is built once a device, when it is
+//!   first launched, and kept on disk. A kernel's arguments are set and its launch enqueued behind a lock.
 //! - Pinned memory is a mapped buffer, page-aligned. The API has no call that registers memory.
 //! - Where the device has no UUID (`cl_khr_device_uuid`), one is derived from its names and its position.
 //!
@@ -26,8 +28,10 @@ mod error;
 mod event;
 mod handle;
 mod info;
+mod launch;
 mod library;
 mod memory;
+mod program;
 mod queue;
 mod sleep;
 mod stream;

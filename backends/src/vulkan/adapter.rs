@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use spoc_driver::backend::{
-    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Exported, Limits,
-    MemoryInfo, SegmentOptions, StreamOptions,
+    Backend, BackendKind, Capabilities, CaptureState, CopyBatch, CopyOp, DeviceInfo, Exported, Launch,
+    Limits, MemoryInfo, SegmentOptions, StreamOptions,
 };
-use spoc_driver::{Error, ErrorKind, Result};
+use spoc_driver::{Error, ErrorKind, Kernel, Result};
 
 use super::counters::Counters;
 use super::device::Device;
@@ -16,7 +16,8 @@ use super::identity::Physical;
 use super::instance::Instance;
 use super::memory::Buffer;
 use super::stream::Stream;
-use super::{Options, copy, share};
+use super::{Options, copy, launch, share};
+use crate::kernel::library::Library;
 
 /// The Vulkan backend.
 pub(super) struct Vulkan {
@@ -24,6 +25,7 @@ pub(super) struct Vulkan {
     devices: Vec<Physical>,
     options: Options,
     counters: Arc<Counters>,
+    library: Library,
 }
 
 impl Vulkan {
@@ -35,7 +37,7 @@ impl Vulkan {
         let counters = Arc::default();
         let instance = Instance::create(options.validation, &counters)?;
         let devices = instance.devices()?;
-        Ok(Self { instance, devices, options, counters })
+        Ok(Self { instance, devices, options, counters, library: Library::default() })
     }
 
     pub(super) fn counters(&self) -> Arc<Counters> {
@@ -88,6 +90,10 @@ impl Backend for Vulkan {
 
     fn segment_limit_name(&self, device: &Device) -> &'static str {
         device.shared.core.physical.segment_limit.name
+    }
+
+    fn binding_limit_name(&self, _: &Device) -> &'static str {
+        "maxStorageBufferRange"
     }
 
     fn memory(&self, device: &Device) -> Result<MemoryInfo> {
@@ -221,5 +227,13 @@ impl Backend for Vulkan {
         value: u8,
     ) -> Result<()> {
         copy::fill(&device.shared, stream, dst, len_bytes, value)
+    }
+
+    fn check_kernel(&self, _: &Device, kernel: &Kernel) -> Result<()> {
+        self.library.check(kernel, Self::KIND, launch::OWN)
+    }
+
+    unsafe fn launch(&self, device: &Device, stream: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
+        launch::launch(&device.shared, &self.library, stream, launch)
     }
 }

@@ -9,7 +9,7 @@ use spoc_driver::{Error, ErrorKind, Result};
 
 use super::counters::Counters;
 use super::error::failed;
-use super::identity::Physical;
+use super::identity::{Family, Physical};
 use super::instance::Instance;
 use crate::sync::lock;
 
@@ -24,6 +24,8 @@ pub(super) struct Core {
     pub(super) host_import: Option<ext::external_memory_host::Device>,
     pub(super) counters: Arc<Counters>,
     pub(super) queues: Vec<SharedQueue>,
+    /// Queues of the family that runs kernels, where that is another one.
+    pub(super) compute_queues: Vec<SharedQueue>,
     /// Bytes allocated of each heap.
     heaps: [AtomicU64; vk::MAX_MEMORY_HEAPS],
     is_lost: AtomicBool,
@@ -39,25 +41,29 @@ impl Core {
         counters: &Arc<Counters>,
     ) -> Result<Arc<Self>> {
         let family = physical.family;
-        let wanted = lanes.unwrap_or(super::queue::LANES_MAX).min(super::queue::LANES_MAX);
-        let queues = u32::try_from(wanted).unwrap_or(1).clamp(1, family.queues);
-        let raw = create(instance, physical, queues)?;
+        let wanted = lanes.unwrap_or(super::queue::COPY_LANES_MAX).min(super::queue::COPY_LANES_MAX);
+        let bound = |family: Family| u32::try_from(wanted).unwrap_or(1).clamp(1, family.queues);
+        let (queues, other) = (bound(family), physical.other_family());
+        let raw = create(instance, physical, queues, other.map(|family| (family, bound(family))))?;
         let extensions = physical.extensions;
         let memory_fd =
             extensions.memory_fd.then(|| khr::external_memory_fd::Device::new(&instance.raw, &raw));
         let host_import =
             extensions.host_import.then(|| ext::external_memory_host::Device::new(&instance.raw, &raw));
-        let queue = |index| {
+        let queue = |family: Family, index| {
             // SAFETY: the device was made just above with this family and more queues than `index`.
             Arc::new(Mutex::new(unsafe { raw.get_device_queue(family.index, index) }))
         };
-        let queues = (0..queues).map(queue).collect();
+        let of = |family: Family| (0..bound(family)).map(move |index| queue(family, index));
+        let compute_queues = other.map(|family| of(family).collect()).unwrap_or_default();
+        let queues = (0..queues).map(|index| queue(family, index)).collect();
         Ok(Arc::new(Self {
             physical: physical.clone(),
             memory_fd,
             host_import,
             counters: Arc::clone(counters),
             queues,
+            compute_queues,
             heaps: Default::default(),
             is_lost: AtomicBool::new(false),
             instance: Arc::clone(instance),
@@ -86,7 +92,8 @@ impl Core {
 
     /// Waits until nothing runs any more, also on a lost device: after this its memory may go.
     pub(super) fn settle(&self) {
-        let _turns: Vec<_> = self.queues.iter().map(|queue| lock(queue)).collect();
+        let _turns: Vec<_> =
+            self.queues.iter().chain(&self.compute_queues).map(|queue| lock(queue)).collect();
         // SAFETY: the device is live, and the locks of all its queues are held.
         let _ = unsafe { self.raw.device_wait_idle() };
     }
@@ -117,12 +124,25 @@ impl Core {
     }
 }
 
-fn create(instance: &Instance, physical: &Physical, queues: u32) -> Result<ash::Device> {
+fn create(
+    instance: &Instance,
+    physical: &Physical,
+    queues: u32,
+    other: Option<(Family, u32)>,
+) -> Result<ash::Device> {
     let priorities = [1.0; super::queue::LANES_MAX];
-    let priorities = priorities.get(..queues as usize).unwrap_or(&priorities);
-    let families = [vk::DeviceQueueCreateInfo::default()
-        .queue_family_index(physical.family.index)
-        .queue_priorities(priorities)];
+    let family = |family: Family, queues: u32| {
+        vk::DeviceQueueCreateInfo::default()
+            .queue_family_index(family.index)
+            .queue_priorities(priorities.get(..queues as usize).unwrap_or(&priorities))
+    };
+    let mut families = vec![family(physical.family, queues)];
+    families.extend(other.map(|(other, queues)| family(other, queues)));
+    let features = physical.features;
+    let basic = vk::PhysicalDeviceFeatures::default().shader_int64(features.i64).shader_float64(features.f64);
+    let mut halves = vk::PhysicalDeviceShaderFloat16Int8Features::default().shader_float16(features.f16);
+    let mut storage =
+        vk::PhysicalDevice16BitStorageFeatures::default().storage_buffer16_bit_access(features.storage_16);
     let names = extension_names(physical);
     let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     // Enabled by name: without it some drivers make timeline semaphores all the same, and break later.
@@ -130,7 +150,10 @@ fn create(instance: &Instance, physical: &Physical, queues: u32) -> Result<ash::
     let info = vk::DeviceCreateInfo::default()
         .queue_create_infos(&families)
         .enabled_extension_names(&names)
-        .push_next(&mut timelines);
+        .enabled_features(&basic)
+        .push_next(&mut timelines)
+        .push_next(&mut halves)
+        .push_next(&mut storage);
     // SAFETY: the physical device is of this live instance and offers what is enabled; all that `info`
     // points to lives until the call returns.
     unsafe { instance.raw.create_device(physical.raw, &info, None) }

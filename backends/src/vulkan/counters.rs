@@ -26,6 +26,12 @@ counters! {
     submissions,
     /// Command buffers that were made: constant once the deepest queue has been seen.
     command_buffers,
+    /// Kernels that were recorded.
+    launches,
+    /// Submissions that held kernels.
+    batches,
+    /// Pipelines that were made.
+    pipelines,
     /// Bytes copied between pinned host memory and the device, by the device alone.
     direct_bytes,
     /// Bytes that the processor copied to or from the staging buffer, for host memory that is not pinned.

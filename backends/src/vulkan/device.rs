@@ -14,11 +14,15 @@ use super::host::{HostRange, HostRanges};
 use super::identity::Physical;
 use super::instance::Instance;
 use super::memory::Allocation;
-use super::queue::{LANES_MAX, Lane, Waits};
+use super::pipeline::Pipelines;
+use super::queue::{COPY_LANES_MAX, Lane, Waits};
 use super::staging::Staging;
-use super::stream::{Role, State, Stream};
+use super::stream::{Lanes, Role, State, Stream};
 use super::{Options, host, share};
 use crate::sync::lock;
+
+/// Launches of a batch, unless the environment says otherwise.
+pub(super) const BATCH: usize = 32;
 
 /// An opened device.
 pub(super) struct Device {
@@ -28,8 +32,11 @@ pub(super) struct Device {
 
 /// What the device, its streams and its memory share.
 pub(super) struct Shared {
+    /// Those for copies first.
     lanes: Vec<Lane>,
+    copy_lanes: usize,
     next_lane: AtomicUsize,
+    pub(super) pipelines: Pipelines,
     default: Arc<Mutex<State>>,
     pub(super) ranges: HostRanges,
     staging: Mutex<Option<Arc<Staging>>>,
@@ -48,7 +55,7 @@ impl Device {
         counters: &Arc<Counters>,
     ) -> Result<Self> {
         let core = Core::open(instance, physical, options.lanes, counters)?;
-        let shared = Shared::create(core, options.lanes)?;
+        let shared = Shared::create(core, options)?;
         let capabilities = capabilities(&shared, options);
         tracing::info!(
             device = physical.info.name,
@@ -67,12 +74,11 @@ impl Device {
         self.shared.core.check("creating a Vulkan stream")?;
         let turn = self.shared.next_lane.fetch_add(1, Ordering::Relaxed);
         let role = if options.non_blocking { Role::NonBlocking } else { Role::Blocking };
-        let lane = turn % self.shared.lanes.len().max(1);
-        Ok(Stream::new(&self.shared, lane, role, Arc::default()))
+        Ok(Stream::new(&self.shared, self.shared.lanes_of(turn), role, Arc::default()))
     }
 
     pub(super) fn default_stream(&self) -> Stream {
-        Stream::new(&self.shared, 0, Role::Default, Arc::clone(&self.shared.default))
+        Stream::new(&self.shared, self.shared.lanes_of(0), Role::Default, Arc::clone(&self.shared.default))
     }
 }
 
@@ -95,10 +101,13 @@ fn capabilities(shared: &Arc<Shared>, options: Options) -> Capabilities {
     found.adopt_memory = no("this build borrows no Vulkan memory");
     found.host_pointer = no("device memory is copied, never mapped");
     found.host_buffer = no("Vulkan buffers have memory of their own");
-    found.device_address = no("there are no Vulkan kernels yet that could use one");
+    found.device_address = no("Vulkan kernels are given buffers, not addresses");
     found.peer_copies = no("Vulkan devices do not see each other's memory");
     found.stream_capture = no("Vulkan streams cannot be recorded into graphs");
-    found.launch = no("this build runs no kernels on Vulkan");
+    found.launch = match shared.core.physical.compute {
+        Some(_) => Verdict::Available,
+        None => no("no queue family of the device runs kernels"),
+    };
     found.stable_uuid = if shared.core.physical.info.uuid_is_stable {
         Verdict::Available
     } else {
@@ -108,10 +117,13 @@ fn capabilities(shared: &Arc<Shared>, options: Options) -> Capabilities {
 }
 
 impl Shared {
-    fn create(core: Arc<Core>, lanes: Option<usize>) -> Result<Arc<Self>> {
-        let wanted = lanes.unwrap_or(core.queues.len()).clamp(1, LANES_MAX);
+    fn create(core: Arc<Core>, options: Options) -> Result<Arc<Self>> {
+        let wanted = options.lanes.unwrap_or(core.queues.len()).clamp(1, COPY_LANES_MAX);
+        let batch_max = options.batch.unwrap_or(BATCH);
         let mut shared = Self {
-            lanes: Vec::with_capacity(wanted),
+            lanes: Vec::with_capacity(2 * wanted),
+            copy_lanes: wanted,
+            pipelines: Pipelines::new(&core),
             next_lane: AtomicUsize::new(1),
             default: Arc::default(),
             ranges: RwLock::new(BTreeMap::new()),
@@ -120,10 +132,28 @@ impl Shared {
             core,
         };
         // Pushed one by one, so that `drop` frees those that were made if a later one fails.
-        for queue in Arc::clone(&shared.core).queues.iter().cycle().take(wanted) {
-            shared.lanes.push(Lane::create(&shared.core, queue)?);
+        let core = Arc::clone(&shared.core);
+        for queue in core.queues.iter().cycle().take(wanted) {
+            shared.lanes.push(Lane::create(&core, queue, core.physical.family, batch_max)?);
+        }
+        let apart = match (core.physical.other_family(), core.physical.compute) {
+            (Some(family), _) => Some((&core.compute_queues, family)),
+            (None, Some(family)) if options.kernels_apart => Some((&core.queues, family)),
+            _ => None,
+        };
+        if let Some((queues, family)) = apart {
+            for queue in queues.iter().cycle().take(wanted) {
+                shared.lanes.push(Lane::create(&core, queue, family, batch_max)?);
+            }
         }
         Ok(Arc::new(shared))
+    }
+
+    /// The lanes of the stream that comes at a turn.
+    fn lanes_of(&self, turn: usize) -> Lanes {
+        let copies = turn % self.copy_lanes;
+        let kernels = if self.lanes.len() > self.copy_lanes { self.copy_lanes + copies } else { copies };
+        Lanes { copies, kernels }
     }
 
     pub(super) fn lanes(&self) -> &[Lane] {
@@ -158,7 +188,7 @@ impl Shared {
     /// Waits until every lane has done what it was given so far.
     pub(super) fn synchronize(&self) -> Result<()> {
         self.core.check("waiting for a Vulkan device")?;
-        self.lanes.iter().try_for_each(|lane| lane.wait(&self.core, lane.submitted()))?;
+        self.lanes.iter().try_for_each(|lane| lane.wait(&self.core, lane.promised()))?;
         self.release_reached();
         Ok(())
     }
@@ -166,7 +196,7 @@ impl Shared {
     fn submitted(&self) -> Waits {
         let mut values = Waits::default();
         for (value, lane) in values.iter_mut().zip(&self.lanes) {
-            *value = lane.submitted();
+            *value = lane.promised();
         }
         values
     }
@@ -174,7 +204,7 @@ impl Shared {
     /// Whether all values are reached. A lost device runs nothing any more.
     fn is_past(&self, values: &Waits) -> bool {
         self.lanes.iter().zip(values).all(|(lane, &value)| {
-            lane.is_reached(&self.core, value).unwrap_or_else(|error| error.is_device_lost())
+            lane.has_reached(&self.core, value).unwrap_or_else(|error| error.is_device_lost())
         })
     }
 
@@ -223,10 +253,16 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Nothing refers to the device any more, but its queues may still work.
+        // Nothing refers to the device any more, but its queues may still work, and batches were promised to.
+        for lane in &self.lanes {
+            if let Err(error) = lane.flush(&self.core) {
+                tracing::error!(%error, "kernels that were enqueued did not run");
+            }
+        }
         self.core.settle();
         for lane in &self.lanes {
             lane.destroy(&self.core);
         }
+        self.pipelines.destroy(&self.core);
     }
 }

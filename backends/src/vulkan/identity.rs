@@ -29,6 +29,32 @@ pub(super) struct Physical {
     pub(super) extensions: Extensions,
     pub(super) is_amd: bool,
     pub(super) family: Family,
+    /// The family that runs kernels: the one that copies, where it can.
+    pub(super) compute: Option<Family>,
+    pub(super) features: Features,
+    pub(super) bounds: LaunchBounds,
+    /// Which device and driver a compiled kernel is good for.
+    pub(super) cache_uuid: [u8; vk::UUID_SIZE],
+}
+
+/// Kinds of numbers that kernels may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Features {
+    pub(super) i64: bool,
+    pub(super) f64: bool,
+    pub(super) f16: bool,
+    pub(super) storage_16: bool,
+}
+
+/// What a launch may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct LaunchBounds {
+    pub(super) groups: [u32; 3],
+    pub(super) group: [u32; 3],
+    pub(super) group_threads: u32,
+    pub(super) group_bytes: u32,
+    pub(super) scalars_bytes: u32,
+    pub(super) buffers: u32,
 }
 
 /// What bounds a single allocation, and what that bound is called.
@@ -48,7 +74,7 @@ pub(super) struct Extensions {
     maintenance4: bool,
 }
 
-/// The queue family that copies.
+/// A queue family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Family {
     pub(super) index: u32,
@@ -77,6 +103,7 @@ impl Physical {
         // SAFETY: as above.
         let families = unsafe { instance.get_physical_device_queue_family_properties(raw) };
         let family = choose_family(&families).ok_or_else(|| format!("{name}: no queue that copies"))?;
+        let compute = compute_family(&families, family);
         let heap_bytes = device_heap_bytes(&memory);
         let is_software = basic.device_type == vk::PhysicalDeviceType::CPU;
         let info = DeviceInfo {
@@ -106,7 +133,42 @@ impl Physical {
             extensions,
             is_amd: is_amd(asked.driver_id, basic.vendor_id),
             family,
+            compute,
+            features: Features::read(instance, raw),
+            bounds: LaunchBounds {
+                groups: basic.limits.max_compute_work_group_count,
+                group: basic.limits.max_compute_work_group_size,
+                group_threads: basic.limits.max_compute_work_group_invocations,
+                group_bytes: basic.limits.max_compute_shared_memory_size,
+                scalars_bytes: basic.limits.max_push_constants_size,
+                buffers: basic.limits.max_per_stage_descriptor_storage_buffers,
+            },
+            cache_uuid: basic.pipeline_cache_uuid,
         })
+    }
+}
+
+impl Features {
+    fn read(instance: &ash::Instance, raw: vk::PhysicalDevice) -> Self {
+        let mut halves = vk::PhysicalDeviceShaderFloat16Int8Features::default();
+        let mut storage = vk::PhysicalDevice16BitStorageFeatures::default();
+        let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut halves).push_next(&mut storage);
+        // SAFETY: the device belongs to this live instance and has 1.2, which knows what is chained.
+        unsafe { instance.get_physical_device_features2(raw, &mut all) };
+        let basic = all.features;
+        Self {
+            i64: basic.shader_int64 == vk::TRUE,
+            f64: basic.shader_float64 == vk::TRUE,
+            f16: halves.shader_float16 == vk::TRUE,
+            storage_16: storage.storage_buffer16_bit_access == vk::TRUE,
+        }
+    }
+}
+
+impl Physical {
+    /// The family that runs kernels, where it is not the one that copies.
+    pub(super) fn other_family(&self) -> Option<Family> {
+        self.compute.filter(|compute| compute.index != self.family.index)
     }
 }
 
@@ -237,6 +299,20 @@ fn choose_family(families: &[vk::QueueFamilyProperties]) -> Option<Family> {
         .map(|(family, index)| Family { index, queues: family.queue_count })
 }
 
+/// The family that runs kernels: the one that copies, or the one with the fewest other duties.
+fn compute_family(families: &[vk::QueueFamilyProperties], copies: Family) -> Option<Family> {
+    let computes = |family: &vk::QueueFamilyProperties| {
+        family.queue_count > 0 && family.queue_flags.contains(vk::QueueFlags::COMPUTE)
+    };
+    if families.get(copies.index as usize).is_some_and(computes) {
+        return Some(copies);
+    }
+    let usable = families.iter().zip(0_u32..).filter(|(family, _)| computes(family));
+    usable
+        .min_by_key(|(family, _)| family.queue_flags.contains(vk::QueueFlags::GRAPHICS))
+        .map(|(family, index)| Family { index, queues: family.queue_count })
+}
+
 /// The largest heap that is the device's own.
 fn device_heap_bytes(memory: &vk::PhysicalDeviceMemoryProperties) -> u64 {
     memory
@@ -278,6 +354,11 @@ mod tests {
         assert_eq!(choose_family(&families[..3]), Some(Family { index: 2, queues: 8 }));
         assert_eq!(choose_family(&families[..2]), Some(Family { index: 0, queues: 16 }));
         assert_eq!(choose_family(&families[1..2]), None);
+        let copies = Family { index: 3, queues: 2 };
+        assert_eq!(compute_family(&families, copies), Some(Family { index: 2, queues: 8 }));
+        let own = Family { index: 0, queues: 16 };
+        assert_eq!(compute_family(&families, own), Some(own));
+        assert_eq!(compute_family(&families[1..2], copies), None);
     }
 
     #[test]

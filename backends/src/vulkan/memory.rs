@@ -195,10 +195,16 @@ impl RawBuffer {
         external: Option<vk::ExternalMemoryHandleTypeFlags>,
     ) -> Result<Self> {
         let mut handles = vk::ExternalMemoryBufferCreateInfo::default();
+        let physical = &core.physical;
+        let families = [physical.family.index, physical.other_family().map_or(0, |family| family.index)];
+        // Whole words: kernels read and change the last one together with the bytes behind the end.
         let mut info = vk::BufferCreateInfo::default()
-            .size(len_bytes)
+            .size(len_bytes.next_multiple_of(4))
             .usage(USAGE)
             .sharing_mode(vk::SharingMode::EXCLUSIVE);
+        if physical.other_family().is_some() {
+            info = info.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(&families);
+        }
         if let Some(external) = external {
             handles = handles.handle_types(external);
             info = info.push_next(&mut handles);

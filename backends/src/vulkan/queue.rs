@@ -1,19 +1,27 @@
 //! Lanes: a queue, its timeline, and the command buffers that are used again once their value is reached.
+//!
+//! Launches are gathered in a **batch**: a command buffer that is submitted when it is full, or when anybody needs
+//! what it will signal. Until then its value is promised: the one after the last that was submitted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use ash::vk;
-use spoc_driver::Result;
+use spoc_driver::{Error, Result};
 
 use super::core::{Core, SharedQueue};
 use super::counters::add;
+use super::identity::Family;
+use super::pipeline::Pipeline;
+use super::sets::Sets;
 use crate::sync::lock;
 
-/// Most lanes a device is given.
-pub(super) const LANES_MAX: usize = 4;
+/// Most lanes for copies.
+pub(super) const COPY_LANES_MAX: usize = 4;
+/// Most lanes a device is given: as many again for kernels, where another family runs them.
+pub(super) const LANES_MAX: usize = 2 * COPY_LANES_MAX;
 /// Command buffers in flight a lane; submitting more waits for the oldest.
 const COMMANDS_MAX: usize = 256;
 /// Command buffers are made in groups of this many.
@@ -30,7 +38,14 @@ pub(super) type Waits = [u64; LANES_MAX];
 pub(super) struct Lane {
     queue: SharedQueue,
     timeline: vk::Semaphore,
+    /// Whether its family runs kernels.
+    computes: bool,
+    batch_max: usize,
     submitted: AtomicU64,
+    /// Newest value that was promised: that of the open batch, if there is one.
+    promised: AtomicU64,
+    /// Why a batch was not submitted: from then on the lane does nothing.
+    failure: OnceLock<Error>,
     /// Newest value that was seen reached.
     completed: AtomicU64,
     recorder: Mutex<Recorder>,
@@ -46,14 +61,47 @@ struct Recorder {
     /// In the order of their values.
     pending: VecDeque<(u64, vk::CommandBuffer)>,
     regions: Vec<vk::BufferCopy>,
+    batch: Option<Batch>,
+    sets: Sets,
+}
+
+/// Launches that were recorded and not submitted.
+struct Batch {
+    commands: vk::CommandBuffer,
+    launches: usize,
+    waits: WaitList,
+}
+
+/// What a submission waits for: lanes' semaphores with their values.
+#[derive(Clone, Copy, Default)]
+pub(super) struct WaitList {
+    semaphores: [vk::Semaphore; LANES_MAX],
+    values: [u64; LANES_MAX],
+    count: usize,
+}
+
+impl WaitList {
+    /// Adds a value that has been submitted.
+    pub(super) fn push(&mut self, lane: &Lane, value: u64) {
+        if let (Some(semaphore), Some(place)) =
+            (self.semaphores.get_mut(self.count), self.values.get_mut(self.count))
+        {
+            (*semaphore, *place) = (lane.timeline, value);
+            self.count += 1;
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
 }
 
 impl Lane {
     /// A lane over a queue. [`Lane::destroy`] has to be called before it is dropped.
-    pub(super) fn create(core: &Core, queue: &SharedQueue) -> Result<Self> {
+    pub(super) fn create(core: &Core, queue: &SharedQueue, family: Family, batch_max: usize) -> Result<Self> {
         const DOING: &str = "making a Vulkan queue's lane";
         let pool = vk::CommandPoolCreateInfo::default()
-            .queue_family_index(core.physical.family.index)
+            .queue_family_index(family.index)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER | vk::CommandPoolCreateFlags::TRANSIENT);
         // SAFETY: the device is live and has this family.
         let pool = unsafe { core.raw.create_command_pool(&pool, None) }
@@ -71,11 +119,17 @@ impl Lane {
             idle: Vec::with_capacity(COMMANDS_MAX),
             pending: VecDeque::with_capacity(COMMANDS_MAX),
             regions: Vec::with_capacity(REGIONS_MAX),
+            batch: None,
+            sets: Sets::default(),
         };
         Ok(Self {
             queue: Arc::clone(queue),
             timeline,
+            computes: core.physical.compute == Some(family),
+            batch_max: batch_max.max(1),
             submitted: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+            failure: OnceLock::new(),
             completed: AtomicU64::new(0),
             recorder: Mutex::new(recorder),
             blocking: AtomicU64::new(0),
@@ -85,8 +139,10 @@ impl Lane {
 
     /// Frees what the lane holds. The device is idle or lost.
     pub(super) fn destroy(&self, core: &Core) {
+        let mut recorder = lock(&self.recorder);
+        recorder.sets.destroy(core);
         // SAFETY: nothing is pending, as the caller says; the lane is not used again.
-        unsafe { core.raw.destroy_command_pool(lock(&self.recorder).pool, None) };
+        unsafe { core.raw.destroy_command_pool(recorder.pool, None) };
         // SAFETY: as above.
         unsafe { core.raw.destroy_semaphore(self.timeline, None) };
     }
@@ -99,17 +155,62 @@ impl Lane {
         let _ = unsafe { core.raw.signal_semaphore(&info) };
     }
 
-    /// The newest value that was handed to the queue.
-    pub(super) fn submitted(&self) -> u64 {
-        self.submitted.load(Ordering::Acquire)
+    /// The newest value that the queue was handed, or will be handed with the open batch.
+    pub(super) fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Acquire)
     }
 
-    /// Whether a value has been reached.
+    /// Submits the open batch, if the value is its.
+    fn keep_promise(&self, core: &Core, value: u64) -> Result<()> {
+        if value > self.submitted.load(Ordering::Acquire) {
+            self.flush(core)?;
+        }
+        Ok(())
+    }
+
+    /// Submits the open batch, if there is one.
+    pub(super) fn flush(&self, core: &Core) -> Result<()> {
+        let mut recorder = lock(&self.recorder);
+        self.hand_over_batch(core, &mut recorder)
+    }
+
+    fn hand_over_batch(&self, core: &Core, recorder: &mut Recorder) -> Result<()> {
+        if let Some(failure) = self.failure.get() {
+            return Err(failure.clone());
+        }
+        let Some(Batch { commands, waits, .. }) = recorder.batch.take() else { return Ok(()) };
+        let value = self.submitted.load(Ordering::Relaxed) + 1;
+        // SAFETY: begun when the batch was opened; the pool's lock is held (`recorder` is inside).
+        let outcome = unsafe { core.raw.end_command_buffer(commands) }
+            .and_then(|()| self.hand_over(core, commands, &waits, value))
+            .map_err(|result| core.failed(result, "submitting kernels to a Vulkan queue"));
+        if let Err(error) = outcome {
+            recorder.idle.push(commands);
+            // Its value was promised and will not come: whoever waits for it is told.
+            return Err(self.failure.get_or_init(|| error).clone());
+        }
+        recorder.pending.push_back((value, commands));
+        self.submitted.store(value, Ordering::Release);
+        add(&core.counters.submissions, 1);
+        add(&core.counters.batches, 1);
+        Ok(())
+    }
+
+    /// Whether a value has been reached, as far as one sees without submitting anything.
+    pub(super) fn has_reached(&self, core: &Core, value: u64) -> Result<bool> {
+        match value > self.submitted.load(Ordering::Acquire) {
+            true => Ok(false),
+            false => self.is_reached(core, value),
+        }
+    }
+
+    /// Whether a value has been reached. Submits the open batch if it is its.
     pub(super) fn is_reached(&self, core: &Core, value: u64) -> Result<bool> {
         if self.completed.load(Ordering::Acquire) >= value {
             return Ok(true);
         }
         core.check("asking for a Vulkan timeline")?;
+        self.keep_promise(core, value)?;
         // The answer is looked at only if the call succeeded: a lost device leaves it as it was.
         // SAFETY: device and semaphore are live.
         let now = unsafe { core.raw.get_semaphore_counter_value(self.timeline) }
@@ -143,21 +244,23 @@ impl Lane {
     pub(super) fn submit(
         &self,
         core: &Core,
-        waits: &[(&Self, u64)],
+        waits: &WaitList,
         record: impl FnOnce(&mut Recording<'_>),
     ) -> Result<u64> {
         core.check("submitting to a Vulkan queue")?;
         let mut recorder = lock(&self.recorder);
+        self.hand_over_batch(core, &mut recorder)?;
         let commands = recorder.take(core, self)?;
         let value = self.submitted.load(Ordering::Relaxed) + 1;
         let outcome = recorder
-            .record(core, commands, record)
+            .record(core, commands, self.computes, record)
             .and_then(|()| self.hand_over(core, commands, waits, value))
             .map_err(|result| core.failed(result, "submitting to a Vulkan queue"));
         match outcome {
             Ok(()) => {
                 recorder.pending.push_back((value, commands));
                 self.submitted.store(value, Ordering::Release);
+                self.promised.store(value, Ordering::Release);
                 add(&core.counters.submissions, 1);
                 Ok(value)
             }
@@ -168,21 +271,52 @@ impl Lane {
         }
     }
 
+    /// Adds a launch to the open batch, or opens one; after all that the lane was given before and the values
+    /// that `waits` names. Answers the value that it will have been done at.
+    pub(super) fn launch(&self, core: &Core, waits: &WaitList, run: &Run<'_>) -> Result<u64> {
+        const DOING: &str = "recording a kernel for a Vulkan queue";
+        core.check(DOING)?;
+        let mut recorder = lock(&self.recorder);
+        // The batch waits for what its first launch waits for.
+        if waits.len() > 0 {
+            self.hand_over_batch(core, &mut recorder)?;
+        }
+        if let Some(failure) = self.failure.get() {
+            return Err(failure.clone());
+        }
+        let value = self.submitted.load(Ordering::Relaxed) + 1;
+        let set = recorder.sets.take(core, self, run, value)?;
+        let is_first = recorder.batch.is_none();
+        if is_first {
+            let commands = recorder.take(core, self)?;
+            if let Err(result) = begin(core, commands) {
+                recorder.idle.push(commands);
+                return Err(core.failed(result, DOING));
+            }
+            recorder.batch = Some(Batch { commands, launches: 0, waits: *waits });
+        }
+        let launches = recorder.record_launch(core, run, set);
+        self.promised.store(value, Ordering::Release);
+        add(&core.counters.launches, 1);
+        if launches >= self.batch_max {
+            self.hand_over_batch(core, &mut recorder)?;
+            if self.batch_max == 1 {
+                drop(recorder);
+                self.wait(core, value)?;
+            }
+        }
+        Ok(value)
+    }
+
     fn hand_over(
         &self,
         core: &Core,
         commands: vk::CommandBuffer,
-        waits: &[(&Self, u64)],
+        waits: &WaitList,
         value: u64,
     ) -> Result<(), vk::Result> {
-        let mut semaphores = [vk::Semaphore::null(); LANES_MAX];
-        let mut values = [0; LANES_MAX];
+        let WaitList { semaphores, values, count } = *waits;
         let stages = [vk::PipelineStageFlags::ALL_COMMANDS; LANES_MAX];
-        let count = waits.len().min(LANES_MAX);
-        for (place, (lane, value)) in waits.iter().take(count).enumerate() {
-            semaphores[place] = lane.timeline;
-            values[place] = *value;
-        }
         let (signal, signalled, commands) = ([self.timeline], [value], [commands]);
         let mut timeline = vk::TimelineSemaphoreSubmitInfo::default()
             .wait_semaphore_values(&values[..count])
@@ -240,16 +374,16 @@ impl Recorder {
         &mut self,
         core: &Core,
         commands: vk::CommandBuffer,
+        computes: bool,
         record: impl FnOnce(&mut Recording<'_>),
     ) -> Result<(), vk::Result> {
-        let info = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-        // SAFETY: the buffer is not pending, its pool allows resetting it, and the pool's lock is held.
-        unsafe { core.raw.begin_command_buffer(commands, &info) }?;
+        begin(core, commands)?;
         self.regions.clear();
         let mut recording = Recording {
             raw: &core.raw,
             commands,
             regions: &mut self.regions,
+            computes,
             pair: (vk::Buffer::null(), vk::Buffer::null()),
         };
         recording.after_all_before();
@@ -258,6 +392,60 @@ impl Recorder {
         // SAFETY: begun just above.
         unsafe { core.raw.end_command_buffer(commands) }
     }
+
+    /// Records a launch into the open batch, behind all before it; answers how many it holds now.
+    fn record_launch(&mut self, core: &Core, run: &Run<'_>, set: vk::DescriptorSet) -> usize {
+        let Some(batch) = &mut self.batch else { return 0 };
+        let (commands, raw) = (batch.commands, &core.raw);
+        order_all(raw, commands, true);
+        let (point, sets) = (vk::PipelineBindPoint::COMPUTE, [set]);
+        // SAFETY: recording; the pipeline lives as long as the device, and fits set, layout and scalars.
+        unsafe { raw.cmd_bind_pipeline(commands, point, run.pipeline.raw) };
+        // SAFETY: as above.
+        unsafe { raw.cmd_bind_descriptor_sets(commands, point, run.pipeline.layout, 0, &sets, &[]) };
+        if !run.scalars.is_empty() {
+            let stage = vk::ShaderStageFlags::COMPUTE;
+            // SAFETY: as above; the layout has a range of as many bytes.
+            unsafe { raw.cmd_push_constants(commands, run.pipeline.layout, stage, 0, run.scalars) };
+        }
+        let [x, y, z] = run.groups;
+        // SAFETY: as above; the counts were held against the device's bounds.
+        unsafe { raw.cmd_dispatch(commands, x, y, z) };
+        batch.launches += 1;
+        batch.launches
+    }
+}
+
+/// A launch as it is recorded.
+pub(super) struct Run<'r> {
+    pub(super) pipeline: &'r Pipeline,
+    /// For each binding: the buffer, the offset and the length.
+    pub(super) buffers: &'r [(u32, vk::DescriptorBufferInfo)],
+    pub(super) scalars: &'r [u8],
+    pub(super) groups: [u32; 3],
+}
+
+fn begin(core: &Core, commands: vk::CommandBuffer) -> Result<(), vk::Result> {
+    let info = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+    // SAFETY: the buffer is not pending, its pool allows resetting it, and the pool's lock is held.
+    unsafe { core.raw.begin_command_buffer(commands, &info) }
+}
+
+/// What comes after runs after what came before, and sees what it wrote.
+fn order_all(raw: &ash::Device, commands: vk::CommandBuffer, computes: bool) {
+    let mut stages = vk::PipelineStageFlags::TRANSFER;
+    let mut writes = vk::AccessFlags::TRANSFER_WRITE;
+    let mut uses = vk::AccessFlags::TRANSFER_READ | vk::AccessFlags::TRANSFER_WRITE;
+    if computes {
+        stages |= vk::PipelineStageFlags::COMPUTE_SHADER;
+        writes |= vk::AccessFlags::SHADER_WRITE;
+        uses |= vk::AccessFlags::SHADER_READ | vk::AccessFlags::SHADER_WRITE;
+    }
+    let barrier = [vk::MemoryBarrier::default().src_access_mask(writes).dst_access_mask(uses)];
+    // SAFETY: recording; the stages are those of the queue's family.
+    unsafe {
+        raw.cmd_pipeline_barrier(commands, stages, stages, vk::DependencyFlags::empty(), &barrier, &[], &[]);
+    };
 }
 
 /// A command buffer while it is written. Its commands are in no order among themselves.
@@ -265,6 +453,7 @@ pub(super) struct Recording<'a> {
     raw: &'a ash::Device,
     commands: vk::CommandBuffer,
     regions: &'a mut Vec<vk::BufferCopy>,
+    computes: bool,
     /// Source and destination of the regions collected so far.
     pair: (vk::Buffer, vk::Buffer),
 }
@@ -296,10 +485,7 @@ impl Recording<'_> {
 
     /// Submissions to one queue start in order but may overlap; with this barrier they are in order.
     fn after_all_before(&self) {
-        let barrier = vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::TRANSFER_WRITE)
-            .dst_access_mask(vk::AccessFlags::TRANSFER_READ | vk::AccessFlags::TRANSFER_WRITE);
-        self.barrier(barrier, vk::PipelineStageFlags::TRANSFER);
+        order_all(self.raw, self.commands, self.computes);
     }
 
     fn barrier(&self, barrier: vk::MemoryBarrier<'_>, then: vk::PipelineStageFlags) {

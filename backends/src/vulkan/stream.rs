@@ -8,7 +8,7 @@ use spoc_driver::Result;
 use super::counters::add;
 use super::device::Shared;
 use super::event::Point;
-use super::queue::{LANES_MAX, Lane, Recording, Waits};
+use super::queue::{Recording, Run, WaitList, Waits};
 use crate::sync::lock;
 
 /// How a stream stands to the default stream.
@@ -25,14 +25,23 @@ pub(super) enum Role {
 /// A stream.
 pub(super) struct Stream {
     shared: Arc<Shared>,
-    lane: usize,
+    lanes: Lanes,
     role: Role,
     state: Arc<Mutex<State>>,
+}
+
+/// The lanes of a stream, by their indices: one family may copy and another run kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lanes {
+    pub(super) copies: usize,
+    pub(super) kernels: usize,
 }
 
 /// How far a stream has come.
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// The lane that it was last given work on.
+    lane: usize,
     /// Reaching this value of its own lane means that all it was given has run.
     last: u64,
     /// Values of other lanes that its next submission has to wait for.
@@ -40,41 +49,71 @@ pub(super) struct State {
 }
 
 impl Stream {
-    pub(super) fn new(shared: &Arc<Shared>, lane: usize, role: Role, state: Arc<Mutex<State>>) -> Self {
-        Self { shared: Arc::clone(shared), lane, role, state }
+    pub(super) fn new(shared: &Arc<Shared>, lanes: Lanes, role: Role, state: Arc<Mutex<State>>) -> Self {
+        Self { shared: Arc::clone(shared), lanes, role, state }
     }
 
-    fn lane(&self) -> &Lane {
-        self.shared.lane(self.lane)
+    /// Goes on with another lane: what was given to the one before has to be waited for there.
+    fn turn_to(state: &mut State, lane: usize) {
+        if state.lane == lane {
+            return;
+        }
+        let before = Point { lane: state.lane, value: state.last };
+        state.lane = lane;
+        // In order there already.
+        state.last = state.waits.get_mut(lane).map_or(0, std::mem::take);
+        Self::after(state, before);
+    }
+
+    /// Records a launch in the stream's turn. It may wait in a batch for others.
+    pub(super) fn launch(&self, run: &Run<'_>) -> Result<Point> {
+        let mut state = lock(&self.state);
+        Self::turn_to(&mut state, self.lanes.kernels);
+        self.order(&mut state);
+        let waits = self.waits(&state)?;
+        let lane = self.shared.lane(state.lane);
+        let value = lane.launch(&self.shared.core, &waits, run)?;
+        Ok(self.given(&mut state, &waits, value))
     }
 
     /// Submits one command buffer in the stream's turn.
     pub(super) fn submit(&self, record: impl FnOnce(&mut Recording<'_>)) -> Result<Point> {
         let mut state = lock(&self.state);
+        Self::turn_to(&mut state, self.lanes.copies);
         self.order(&mut state);
         self.submit_locked(&mut state, record)
     }
 
     fn submit_locked(&self, state: &mut State, record: impl FnOnce(&mut Recording<'_>)) -> Result<Point> {
-        let core = &self.shared.core;
-        let mut waits = [(self.lane(), 0); LANES_MAX];
-        let mut count = 0;
+        let waits = self.waits(state)?;
+        let value = self.shared.lane(state.lane).submit(&self.shared.core, &waits, record)?;
+        Ok(self.given(state, &waits, value))
+    }
+
+    /// What the next submission has to wait for.
+    fn waits(&self, state: &State) -> Result<WaitList> {
+        let mut waits = WaitList::default();
         for (lane, &value) in self.shared.lanes().iter().zip(&state.waits) {
-            if !lane.is_reached(core, value)? {
-                waits[count] = (lane, value);
-                count += 1;
+            // Submits what is waited for, if it still lies in a batch.
+            if !lane.is_reached(&self.shared.core, value)? {
+                waits.push(lane, value);
             }
         }
-        let value = self.lane().submit(core, &waits[..count], record)?;
-        add(&core.counters.waits_submitted, count as u64);
+        Ok(waits)
+    }
+
+    /// Notes what the stream was given.
+    fn given(&self, state: &mut State, waits: &WaitList, value: u64) -> Point {
+        add(&self.shared.core.counters.waits_submitted, waits.len() as u64);
         state.waits = Waits::default();
         state.last = value;
+        let lane = self.shared.lane(state.lane);
         match self.role {
-            Role::Default => _ = self.lane().default.fetch_max(value, Ordering::AcqRel),
-            Role::Blocking => _ = self.lane().blocking.fetch_max(value, Ordering::AcqRel),
+            Role::Default => _ = lane.default.fetch_max(value, Ordering::AcqRel),
+            Role::Blocking => _ = lane.blocking.fetch_max(value, Ordering::AcqRel),
             Role::NonBlocking => {}
         }
-        Ok(Point { lane: self.lane, value })
+        Point { lane: state.lane, value }
     }
 
     /// Takes over the order between the default stream and blocking streams: what the others have submitted
@@ -86,12 +125,12 @@ impl Stream {
                 Role::Blocking => lane.default.load(Ordering::Acquire),
                 Role::NonBlocking => 0,
             };
-            Self::after(state, self.lane, Point { lane: index, value: before });
+            Self::after(state, Point { lane: index, value: before });
         }
     }
 
-    fn after(state: &mut State, own: usize, point: Point) {
-        if point.lane == own {
+    fn after(state: &mut State, point: Point) {
+        if point.lane == state.lane {
             state.last = state.last.max(point.value);
         } else if let Some(wait) = state.waits.get_mut(point.lane) {
             *wait = point.value.max(*wait);
@@ -103,13 +142,13 @@ impl Stream {
         let counters = &self.shared.core.counters;
         let mut state = lock(&self.state);
         // The lane is in order: what comes later on it runs after the point anyway.
-        let needs_nothing = point.lane == self.lane
+        let needs_nothing = point.lane == state.lane
             || self.shared.lane(point.lane).is_reached(&self.shared.core, point.value)?;
         if needs_nothing {
             add(&counters.waits_elided, 1);
         }
-        if point.lane == self.lane || !needs_nothing {
-            Self::after(&mut state, self.lane, point);
+        if point.lane == state.lane || !needs_nothing {
+            Self::after(&mut state, point);
         }
         Ok(())
     }
@@ -125,7 +164,7 @@ impl Stream {
         }
         if is_ahead {
             core.check("recording a Vulkan event")?;
-            return Ok(Point { lane: self.lane, value: state.last });
+            return Ok(Point { lane: state.lane, value: state.last });
         }
         // Other lanes are still waited for: a submission that does nothing else carries the waits.
         self.submit_locked(&mut state, |_| ())
@@ -135,8 +174,8 @@ impl Stream {
     pub(super) fn is_idle(&self) -> Result<bool> {
         let core = &self.shared.core;
         core.check("querying a Vulkan stream")?;
-        let (last, waits) = self.targets();
-        let mut is_idle = self.lane().is_reached(core, last)?;
+        let (own, waits) = self.targets();
+        let mut is_idle = self.shared.lane(own.lane).is_reached(core, own.value)?;
         for (lane, &value) in self.shared.lanes().iter().zip(&waits) {
             is_idle = is_idle && lane.is_reached(core, value)?;
         }
@@ -147,8 +186,8 @@ impl Stream {
     pub(super) fn synchronize(&self) -> Result<()> {
         let core = &self.shared.core;
         core.check("waiting for a Vulkan stream")?;
-        let (last, waits) = self.targets();
-        self.lane().wait(core, last)?;
+        let (own, waits) = self.targets();
+        self.shared.lane(own.lane).wait(core, own.value)?;
         for (lane, &value) in self.shared.lanes().iter().zip(&waits) {
             lane.wait(core, value)?;
         }
@@ -157,8 +196,8 @@ impl Stream {
 
     /// What the stream was given, and what it waits for. What the default stream and the blocking ones were
     /// given meanwhile is theirs: only the next submission comes after it.
-    fn targets(&self) -> (u64, Waits) {
+    fn targets(&self) -> (Point, Waits) {
         let state = lock(&self.state);
-        (state.last, state.waits)
+        (Point { lane: state.lane, value: state.last }, state.waits)
     }
 }
