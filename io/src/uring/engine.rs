@@ -91,12 +91,13 @@ impl Engine {
         } else {
             Err("registered buffers are switched off".to_owned())
         };
-        if let Err(reason) = &registered {
+        let missed = registered.as_ref().map_or_else(Some, |r| r.partly.as_ref());
+        if let Some(reason) = missed {
             // Known to whoever asks for the report; with the usual limits every unprivileged load comes here.
             tracing::info!(reason, "reads go to plain memory");
         }
         let how = match &registered {
-            Ok(_) => "io_uring with registered buffers".to_owned(),
+            Ok(registered) => registered.describe(),
             Err(reason) => format!("io_uring with plain reads: {reason}"),
         };
         for path in [IoPath::UringDirect, IoPath::UringBuffered] {
@@ -215,12 +216,12 @@ impl Engine {
 
     /// Puts the next read of an operation into the submission queue.
     fn ask(&mut self, index: u32) {
-        let registered = self.registered;
+        let registered = self.registered.as_ref();
         let Some(op) = &mut self.ops[index as usize] else { return };
         let planned = &op.work.plan.reads()[op.work.ticket.read as usize];
         let file = &op.work.plan.files()[planned.file as usize];
         let (start, end) = op.progress.range(planned, file);
-        let buffer = registered.and_then(|r| Some(r.index(op.work.chunk.region_offset()?)));
+        let buffer = registered.and_then(|r| r.index(op.work.chunk.region_offset()?));
         op.fixed = buffer.is_some();
         let address = op.work.chunk.start().as_ptr().wrapping_add(start as usize);
         let entry = read_entry(

@@ -24,12 +24,11 @@ impl Engine {
     pub(super) fn test_fixed_reads(&mut self, work: &Work, file: FileSlot, direct: bool) -> io::Result<()> {
         let planned = &work.plan.reads()[work.ticket.read as usize];
         let possible = direct && self.in_flight() == 0 && planned.len_bytes >= NEED_BYTES;
-        let registered = self.registered.filter(|_| possible && !self.tested);
-        let (Some(registered), Some(within)) = (registered, work.chunk.region_offset()) else {
+        let registered = self.registered.as_ref().filter(|_| possible && !self.tested);
+        let Some(buffer) = registered.and_then(|r| r.index(work.chunk.region_offset()?)) else {
             return Ok(());
         };
         self.tested = true;
-        let buffer = registered.index(within);
         let first = work.chunk.start().as_ptr();
         for step in 0..STEPS {
             let within = step * STEP_BYTES;

@@ -81,47 +81,77 @@ fn memlock(need_bytes: usize) -> String {
     format!("it needs {need_bytes} bytes of locked memory under {limit} (`ulimit -l`, LimitMEMLOCK=)")
 }
 
-/// Registered buffers over a region: all of one length, a multiple of the chunk, but the last.
-#[derive(Clone, Copy, Debug)]
+/// Registered buffers over a region, or its beginning: all of one length, a multiple of the chunk, but the last.
+#[derive(Clone, Debug)]
 pub(super) struct Registered {
     span_bytes: usize,
+    bytes: usize,
+    /// Why not the whole region; `None` if it is.
+    pub(super) partly: Option<String>,
 }
 
 impl Registered {
-    /// Registers the whole region.
+    /// Registers the region, or as much of its beginning as the limit on locked memory lets it: chunks are taken from
+    /// there first, so that a reader that keeps up uses few others.
     ///
     /// # Errors
-    /// Why the kernel does not take it; reads then name plain addresses.
+    /// Why the kernel does not take any of it; reads then name plain addresses.
     pub(super) fn new(ring: &IoUring, region: &dyn HostRegion, chunk_bytes: u32) -> Result<Self, String> {
         let chunk = chunk_bytes as usize;
         let span_bytes = (REGISTERED_BYTES_MAX / chunk * chunk).max(chunk);
         let usable = region.len_bytes() / chunk * chunk;
-        let buffers: Vec<libc::iovec> = (0..usable)
-            .step_by(span_bytes)
-            .map(|offset| libc::iovec {
-                // Never dereferenced here: an address for the kernel.
-                iov_base: region.as_ptr().as_ptr().wrapping_add(offset).cast(),
-                iov_len: span_bytes.min(usable - offset),
-            })
-            .collect();
-        if buffers.len() > usize::from(u16::MAX) {
-            return Err("the region needs more registered buffers than there are".to_owned());
-        }
-        // SAFETY: the region maps these bytes, its owner promised so; the engine holds it until its ring is closed.
-        let registered = unsafe { ring.submitter().register_buffers(&buffers) };
-        match registered {
-            Ok(()) => Ok(Self { span_bytes }),
-            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => {
-                Err(format!("registering the staging memory was refused: {}", memlock(usable)))
+        let (mut bytes, mut partly) = (usable, None);
+        loop {
+            match register(ring, region, bytes, span_bytes) {
+                Ok(()) => return Ok(Self { span_bytes, bytes, partly }),
+                Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => {
+                    let refused =
+                        || format!("registering the staging memory was refused: {}", memlock(usable));
+                    let reason = partly.unwrap_or_else(refused);
+                    bytes = bytes / 2 / chunk * chunk;
+                    if bytes == 0 {
+                        return Err(reason);
+                    }
+                    partly = Some(reason);
+                }
+                Err(e) => return Err(format!("registering the staging memory was refused: {e}")),
             }
-            Err(e) => Err(format!("registering the staging memory was refused: {e}")),
         }
     }
 
-    /// Number of the registered buffer that holds the chunk at `region_offset`.
-    pub(super) fn index(self, region_offset: usize) -> u16 {
-        u16::try_from(region_offset / self.span_bytes).unwrap_or(u16::MAX)
+    /// Number of the registered buffer that holds the chunk at `region_offset`; none beyond what is registered.
+    pub(super) fn index(&self, region_offset: usize) -> Option<u16> {
+        (region_offset < self.bytes).then(|| u16::try_from(region_offset / self.span_bytes).ok())?
     }
+
+    /// For the report.
+    pub(super) fn describe(&self) -> String {
+        match &self.partly {
+            None => "io_uring with registered buffers".to_owned(),
+            Some(reason) => {
+                format!(
+                    "io_uring with registered buffers for the first {} bytes of staging: {reason}",
+                    self.bytes
+                )
+            }
+        }
+    }
+}
+
+fn register(ring: &IoUring, region: &dyn HostRegion, bytes: usize, span_bytes: usize) -> io::Result<()> {
+    let buffers: Vec<libc::iovec> = (0..bytes)
+        .step_by(span_bytes)
+        .map(|offset| libc::iovec {
+            // Never dereferenced here: an address for the kernel.
+            iov_base: region.as_ptr().as_ptr().wrapping_add(offset).cast(),
+            iov_len: span_bytes.min(bytes - offset),
+        })
+        .collect();
+    if buffers.len() > usize::from(u16::MAX) {
+        return Err(io::Error::other("the region needs more registered buffers than there are"));
+    }
+    // SAFETY: the region maps these bytes, its owner promised so; the engine holds it until its ring is closed.
+    unsafe { ring.submitter().register_buffers(&buffers) }
 }
 
 #[cfg(test)]
