@@ -85,7 +85,7 @@ impl RingMemory {
     /// [`missed`](RingMemory::missed).
     pub fn allocate(device: &Device, len_bytes: usize) -> spoc_driver::Result<RingMemory> {
         let mut missed = Vec::new();
-        let memory = HostMemory::allocate(len_bytes, HostMemoryOptions::default())?;
+        let memory = HostMemory::allocate(len_bytes, beside(device))?;
         match device.pin(&memory) {
             Ok(pin) => return RingMemory::on_host(memory, len_bytes, Hold::Registered { _pin: pin }, missed),
             Err(error) => missed.push(Missed { rung: Rung::Registered, reason: error.to_string() }),
@@ -119,7 +119,7 @@ impl RingMemory {
         if device.pin(&page).is_err() {
             return RingMemory::allocate(device, len_bytes);
         }
-        let memory = HostMemory::allocate(len_bytes, HostMemoryOptions::default())?;
+        let memory = HostMemory::allocate(len_bytes, beside(device))?;
         let start = start_of(&memory)?;
         let (of, bytes) = (device.clone(), memory.clone());
         let thread = std::thread::Builder::new().name("spoc-pin".to_owned()).spawn(move || of.pin(&bytes));
@@ -234,6 +234,11 @@ unsafe impl HostRegion for RingMemory {
     fn len_bytes(&self) -> usize {
         self.len_bytes
     }
+}
+
+/// Memory of the NUMA node that the device hangs on, where it names one: a wish.
+fn beside(device: &Device) -> HostMemoryOptions {
+    HostMemoryOptions { numa_node: device.numa_node(), ..HostMemoryOptions::default() }
 }
 
 /// A ring that no reader fills, as a source that any number of copies share: what measuring a link needs.

@@ -141,7 +141,10 @@ impl Pump {
         }
         let chunks = options.staging_bytes / chunk_bytes;
         let memory = Arc::new(RingMemory::allocate_while_pinning(device, chunks * chunk_bytes)?);
-        let reader = Reader::start(Arc::clone(&memory) as Arc<dyn HostRegion>, options.reader.clone())?;
+        // Beside the device, as the ring is, unless the caller knows better.
+        let beside = options.reader.numa_node.or(device.numa_node());
+        let reader_options = ReaderOptions { numa_node: beside, ..options.reader.clone() };
+        let reader = Reader::start(Arc::clone(&memory) as Arc<dyn HostRegion>, reader_options)?;
         let completions = reader.completions().clone();
         let shared = Arc::new(Shared {
             jobs: Jobs::new(reader),
