@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::file::WeightFile;
 use crate::format::{Dtype, GgmlType, GgufInfo};
@@ -142,7 +142,8 @@ pub struct Model {
     root: PathBuf,
     files: Vec<Arc<WeightFile>>,
     tensors: Vec<Tensor>,
-    by_name: Vec<u32>,
+    /// Made when it is first asked for: whoever goes through all tensors needs none.
+    by_name: OnceLock<Vec<u32>>,
     metadata: Metadata,
 }
 
@@ -162,10 +163,16 @@ impl Model {
         metadata: Metadata,
     ) -> Self {
         tensors.sort_by_key(|t| t.extent);
-        let count = u32::try_from(tensors.len()).unwrap_or(u32::MAX);
-        let mut by_name: Vec<u32> = (0..count).collect();
-        by_name.sort_by(|a, b| tensors[*a as usize].name.cmp(&tensors[*b as usize].name));
-        Self { format, root, files, tensors, by_name, metadata }
+        Self { format, root, files, tensors, by_name: OnceLock::new(), metadata }
+    }
+
+    fn by_name(&self) -> &[u32] {
+        self.by_name.get_or_init(|| {
+            let count = u32::try_from(self.tensors.len()).unwrap_or(u32::MAX);
+            let mut by_name: Vec<u32> = (0..count).collect();
+            by_name.sort_by(|a, b| self.tensors[*a as usize].name.cmp(&self.tensors[*b as usize].name));
+            by_name
+        })
     }
 
     /// File format.
@@ -195,8 +202,9 @@ impl Model {
     /// The tensor of this name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
-        let at = self.by_name.binary_search_by(|i| self.tensors[*i as usize].name.as_str().cmp(name)).ok()?;
-        Some(&self.tensors[self.by_name[at] as usize])
+        let by_name = self.by_name();
+        let at = by_name.binary_search_by(|i| self.tensors[*i as usize].name.as_str().cmp(name)).ok()?;
+        Some(&self.tensors[by_name[at] as usize])
     }
 
     /// The file that holds this tensor.

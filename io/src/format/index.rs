@@ -1,7 +1,7 @@
 //! Models of several files: a shard index says which file holds which tensor, or the files' names say they belong
 //! together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,32 +18,47 @@ use crate::{Error, ErrorKind, Format, Model, OpenOptions, Result, Tensor};
 /// The index's own errors, and those of its files; each names the file it concerns.
 pub(super) fn open(index_path: &Path, root: &Path, options: &OpenOptions) -> Result<Model> {
     let text = read(index_path, options).map_err(|e| e.in_file(index_path))?;
-    let mut weight_map = parse(&text).map_err(|e| e.in_file(index_path))?;
+    let weight_map = parse(&text).map_err(|e| e.in_file(index_path))?;
     for (tensor, shard) in &weight_map {
         check_name(tensor, shard).map_err(|e| e.in_file(index_path))?;
     }
-    // By shard, then by name: sorted once, nothing is copied or hashed.
-    weight_map.sort_unstable_by(|(tensor_a, a), (tensor_b, b)| (a, tensor_a).cmp(&(b, tensor_b)));
-    let shards: Vec<&[Assigned<'_>]> = weight_map.chunk_by(|(_, a), (_, b)| a == b).collect();
+    let mut shards: Vec<&str> =
+        weight_map.iter().map(|(_, shard)| shard.as_ref()).collect::<HashSet<_>>().into_iter().collect();
+    shards.sort_unstable();
     let folder = index_path.parent().unwrap_or(Path::new(""));
-    let paths: Vec<PathBuf> = shards.iter().map(|shard| folder.join(shard[0].1.as_ref())).collect();
+    let paths: Vec<PathBuf> = shards.iter().map(|shard| folder.join(shard)).collect();
     let mut found = open_files(&paths, ErrorKind::MissingShard, options)?;
-    for (file, (wanted, parsed)) in shards.iter().zip(&mut found.parsed).enumerate() {
-        let place = |name: &str| wanted.binary_search_by(|(tensor, _)| tensor.as_ref().cmp(name)).ok();
-        parsed.retain(|t| place(&t.name).is_some());
-        if parsed.len() < wanted.len() {
-            let mut held = vec![false; wanted.len()];
-            parsed.iter().filter_map(|t| place(&t.name)).for_each(|at| held[at] = true);
-            let absent = held.iter().position(|held| !held).unwrap_or(0);
-            let message = format!(
-                "the index promises tensor {} in {}, which does not hold it",
-                quoted(&wanted[absent].0),
-                quoted(&wanted[absent].1)
-            );
-            return Err(Error::new(ErrorKind::MissingTensor, message).in_file(&paths[file]));
-        }
+    let assigned: HashMap<&str, &str> =
+        weight_map.iter().map(|(name, shard)| (name.as_ref(), shard.as_ref())).collect();
+    let mut kept = 0;
+    for (shard, parsed) in shards.iter().zip(&mut found.parsed) {
+        parsed.retain(|tensor| assigned.get(tensor.name.as_str()) == Some(shard));
+        kept += parsed.len();
+    }
+    if kept < assigned.len() {
+        return Err(missing_tensor(&weight_map, &shards, &found.parsed, &paths));
     }
     Ok(found.into_model(root))
+}
+
+/// The first promise that is not kept, by shard and by name.
+fn missing_tensor(
+    promised: &[Assigned<'_>],
+    shards: &[&str],
+    held: &[Vec<Tensor>],
+    paths: &[PathBuf],
+) -> Error {
+    let names = |file: usize| held[file].iter().map(|tensor| tensor.name.as_str()).collect::<HashSet<_>>();
+    let absent = shards.iter().enumerate().find_map(|(file, shard)| {
+        let held = names(file);
+        let of_shard = promised.iter().filter(|(_, of)| of == shard).map(|(name, _)| name.as_ref());
+        Some((file, of_shard.filter(|name| !held.contains(name)).min()?))
+    });
+    let (file, name) = absent.unwrap_or((0, ""));
+    let shard = shards.get(file).copied().unwrap_or_default();
+    let message =
+        format!("the index promises tensor {} in {}, which does not hold it", quoted(name), quoted(shard));
+    Error::new(ErrorKind::MissingTensor, message).in_file(&paths[file])
 }
 
 /// Opens files that together are one model.

@@ -1,5 +1,6 @@
 //! The JSON of safetensors headers, read strictly: duplicates, types and ranges are errors.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::Deserializer;
@@ -57,8 +58,13 @@ pub(super) fn duplicate(name: &str, place: &str) -> Error {
     Error::new(ErrorKind::DuplicateKey, format!("key {} appears twice {place}", quoted(name)))
 }
 
-/// The smallest name that appears twice. Sorting references costs less memory than a set of copies.
-pub(super) fn first_duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// The smallest name that appears twice.
+pub(super) fn first_duplicate<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    // Long names with the same beginnings are dear to sort: that is only done to say which one.
+    let mut seen = HashSet::with_capacity(names.size_hint().0);
+    if names.clone().all(|name| seen.insert(name)) {
+        return None;
+    }
     let mut sorted: Vec<&str> = names.collect();
     sorted.sort_unstable();
     sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
