@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use spoc_cache::policy::PolicyKind;
 
 use crate::demo::model::LAYERS;
 use crate::failure::Failure;
 use crate::out::{Out, write_line};
+use crate::replay::args::ReplayArgs;
 use crate::units::{parse_size, parse_time};
 
 /// Weights from file to device memory at the speed of the wire.
@@ -67,6 +69,8 @@ pub enum Command {
     Manifest(ManifestArgs),
     /// Compare a model with its manifest, or with the digests that Hugging Face blobs are named by
     Verify(VerifyArgs),
+    /// Say what an eviction policy would have done on recorded expert routing
+    Replay(ReplayArgs),
     /// List the devices found, and why the rest was not
     Devices,
     /// Check the kernel, the limits and the hardware; each finding with its one fix
@@ -98,15 +102,6 @@ impl From<Io> for spoc_io::IoMode {
             Io::Pread => spoc_io::IoMode::Pread,
         }
     }
-}
-
-/// How cached layers are chosen for eviction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Policy {
-    /// The layer whose turn comes last; no cliff
-    Cycle,
-    /// The least recently used
-    Lru,
 }
 
 /// Which device.
@@ -142,9 +137,9 @@ pub struct DemoArgs {
     /// How many slots the 12 layers share, 1 to 12 [default: 9]
     #[arg(long, env = "SPOC_DEMO_SLOTS", allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(LAYERS)))]
     pub slots: Option<u32>,
-    /// Which layer leaves when a slot is needed
-    #[arg(long, env = "SPOC_DEMO_POLICY", value_enum, default_value_t = Policy::Cycle)]
-    pub policy: Policy,
+    /// Which layer leaves when a slot is needed: forecast, cycle, lru, lfu-decay, s3-fifo or w-tinylfu
+    #[arg(long, env = "SPOC_DEMO_POLICY", default_value_t = PolicyKind::default(), value_name = "NAME")]
+    pub policy: PolicyKind,
     /// Pause after each visit, so that cachestat has something to watch
     #[arg(
         long,

@@ -16,6 +16,7 @@ pub mod out;
 pub mod process;
 pub mod progress;
 pub mod publish;
+pub mod replay;
 pub mod staging;
 pub mod units;
 pub mod verify;

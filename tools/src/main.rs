@@ -8,7 +8,7 @@ use spoc_tools::cli::{BenchCommand, Cli, Command, parse};
 use spoc_tools::doctor::{System, examine, render};
 use spoc_tools::failure::Result;
 use spoc_tools::out::Out;
-use spoc_tools::{bench, demo, devices, inspect, load, manifest, process, verify};
+use spoc_tools::{bench, demo, devices, inspect, load, manifest, process, replay, verify};
 
 fn main() -> ExitCode {
     let cli: Cli = match parse() {
@@ -27,6 +27,7 @@ fn run(command: &Command, out: Out) -> Result<u8> {
         Command::Inspect(args) => inspect::run(args, out),
         Command::Manifest(args) => manifest::run(args, out),
         Command::Verify(args) => verify::run(args, out),
+        Command::Replay(args) => replay::run(args, out),
         Command::Devices => devices::run(out),
         Command::Bench(BenchCommand::Read(args)) => bench::read::run(args, out),
         Command::Bench(BenchCommand::Link(args)) => bench::link::run(args, out),

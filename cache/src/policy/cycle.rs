@@ -96,7 +96,7 @@ impl Cycle {
         f64::from(self.rings[layer.ring as usize].layers) * (whole / count - 1.0)
     }
 
-    fn distance(&self, layer: &Layer) -> u32 {
+    fn visits_until(&self, layer: &Layer) -> u32 {
         let ring = &self.rings[layer.ring as usize];
         match (layer.position + ring.layers - ring.now) % ring.layers {
             0 => ring.layers,
@@ -141,6 +141,11 @@ impl Policy for Cycle {
         self.places.grow(self.layer_of.len());
     }
 
+    fn distance(&self, item: u32) -> f64 {
+        let layer = &self.layers[self.layer_of[item as usize] as usize];
+        self.cost_of(layer, item) + f64::from(self.visits_until(layer))
+    }
+
     fn visit(&mut self, items: &[u32]) {
         self.begin_visits(items);
         for &item in items {
@@ -179,7 +184,7 @@ impl Cycle {
             let layer = &self.layers[index];
             let Some(top) = layer.candidates.top() else { continue };
             let cost = if layer.stale { self.cost_of(layer, top) } else { layer.cost };
-            let score = cost + f64::from(self.distance(layer));
+            let score = cost + f64::from(self.visits_until(layer));
             if best.is_none_or(|(most, _)| score > most) {
                 best = Some((score, top));
             }

@@ -46,6 +46,12 @@ pub trait Policy: Send {
     /// count uses only ignore it.
     fn weigh(&mut self, _item: u32, _weight: f32) {}
 
+    /// How far off the next want of the item is, weighted by what having it spares: among items the policy would have
+    /// the farthest leave. 0 for policies that cannot tell. For misses that need not be loaded.
+    fn distance(&self, _item: u32) -> f64 {
+        0.0
+    }
+
     /// One event: these items are wanted now. Called once an event, before victims are asked for.
     fn visit(&mut self, items: &[u32]);
 

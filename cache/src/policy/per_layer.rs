@@ -102,6 +102,11 @@ impl Policy for PerLayer {
         layer.policy.weigh(local, weight);
     }
 
+    fn distance(&self, item: u32) -> f64 {
+        let layer = &self.layers[self.layer_of[item as usize] as usize];
+        layer.policy.distance(self.local[item as usize])
+    }
+
     fn visit(&mut self, items: &[u32]) {
         items.iter().for_each(|&item| self.count(item));
         let mut set = std::mem::take(&mut self.scratch);

@@ -116,6 +116,10 @@ impl Pool {
     }
 }
 
+/// A miss that need not be loaded is, if its next want is so many times nearer than that of what would leave: below
+/// that loads buy next to no hits.
+const WORTH_A_LOAD: f64 = 2.0;
+
 /// Replays a policy from an empty pool.
 ///
 /// # Errors
@@ -133,12 +137,19 @@ pub fn replay(events: &Events, options: &Options) -> Result<Outcome, ReplayError
     for set in events.sets() {
         policy.visit(set);
         pool.judge(set, &mut outcome, &mut misses);
-        misses.truncate(options.inserts_max.unwrap_or(usize::MAX));
+        if let Some(most) = options.inserts_max {
+            // What will be wanted soonest is worth a load first.
+            misses.sort_by(|&a, &b| policy.distance(a).total_cmp(&policy.distance(b)));
+            misses.truncate(most);
+        }
         for &item in set.iter().filter(|&&item| pool.resident[item as usize]) {
             policy.remove(item);
             entered.push(item);
         }
         for &item in &misses {
+            if options.inserts_max.is_some() && !pays(events, &mut pool, policy.as_mut(), item) {
+                continue;
+            }
             outcome.loads += 1;
             outcome.loaded_bytes += events.bytes[item as usize];
             if make_room(events, &mut pool, policy.as_mut(), item, &mut outcome) {
@@ -158,6 +169,15 @@ fn weigh(events: &Events, policy: &mut dyn Policy) {
     for (&bytes, item) in events.bytes.iter().zip(0..) {
         policy.weigh(item, (bytes as f64 / mean.max(1.0)) as f32);
     }
+}
+
+/// Whether a miss that need not be loaded is worth what would leave for it.
+fn pays(events: &Events, pool: &mut Pool, policy: &mut dyn Policy, item: u32) -> bool {
+    if !pool.is_full(events.positions[item as usize]) {
+        return true;
+    }
+    let (distance, victim) = (policy.distance(item), policy.victim_for(item));
+    victim.is_some_and(|victim| distance == 0.0 || policy.distance(victim) > WORTH_A_LOAD * distance)
 }
 
 /// False if only members of the set itself are there: the item is served in a further wave and not kept.

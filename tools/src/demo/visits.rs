@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use spoc_cache::catalogue::GroupTensor;
-use spoc_cache::policy::PolicyKind;
 use spoc_cache::stats::Counters;
 use spoc_cache::stats::layout::Counter;
 use spoc_cache::{CacheOptions, Catalogue, GroupRules, Lease, Pump, SlotCache};
 use spoc_driver::{Stream, StreamOptions};
 use spoc_io::Model;
 
-use crate::cli::{DemoArgs, Policy};
+use crate::cli::DemoArgs;
 use crate::failure::{Failure, Result};
 use crate::load::{Check, StagesReport};
 use crate::out::Out;
@@ -55,10 +54,7 @@ pub fn run(
     out: Out,
 ) -> Result<(Report, Check)> {
     let catalogue = Arc::new(Catalogue::from_model(model, &GroupRules::default())?);
-    let policy = match args.policy {
-        Policy::Cycle => PolicyKind::Cycle,
-        Policy::Lru => PolicyKind::Lru,
-    };
+    let policy = args.policy;
     let options = CacheOptions { policy, ..CacheOptions::for_catalogue(&catalogue, slots) };
     let cache = SlotCache::new(pump, options)?;
     let keys = cache.keys(cache.register(Arc::clone(&catalogue))?);

@@ -145,9 +145,14 @@ impl Layer {
         }
     }
 
+    /// Chance times weight.
+    pub fn worth(&self, local: u32) -> f32 {
+        self.chance[local as usize] * self.weight[local as usize]
+    }
+
     pub fn insert(&mut self, local: u32) {
         let at = local as usize;
-        self.rank[at] = self.chance[at] * self.weight[at];
+        self.rank[at] = self.worth(local);
         match self.least {
             Some(least) if least != local && self.rank[at] < self.rank[least as usize] => {
                 self.least = Some(local);

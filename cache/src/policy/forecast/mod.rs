@@ -44,6 +44,18 @@ struct Ring {
     weights: Weights,
 }
 
+impl Ring {
+    /// Visits until a layer comes round, drawn towards a whole round.
+    #[allow(clippy::cast_precision_loss)] // layers are few
+    fn visits_until(&self, position: u32) -> f32 {
+        let ahead = match (position + self.layers - self.now) % self.layers {
+            0 => self.layers,
+            ahead => ahead,
+        };
+        0.4 * ahead as f32 + 0.6 * self.layers as f32
+    }
+}
+
 impl Default for Forecast {
     fn default() -> Forecast {
         Forecast {
@@ -102,18 +114,12 @@ impl Forecast {
         (layer != WIDE).then(|| (&mut self.layers[layer as usize], self.local[item as usize]))
     }
 
-    /// Visits, weighted, until what this layer likes least is wanted.
-    #[allow(clippy::cast_precision_loss)] // layers are few
+    /// Visits, weighted, until what will be wanted last is wanted, and that item.
     fn farthest(&mut self) -> Option<(f32, u32)> {
         let mut best: Option<(f32, u32)> = None;
         for layer in &mut self.layers {
             let Some((local, rank)) = layer.least() else { continue };
-            let ring = &self.rings[layer.ring as usize];
-            let ahead = match (layer.position + ring.layers - ring.now) % ring.layers {
-                0 => ring.layers,
-                ahead => ahead,
-            };
-            let far = (0.4 * ahead as f32 + 0.6 * ring.layers as f32) / rank;
+            let far = self.rings[layer.ring as usize].visits_until(layer.position) / rank;
             if best.is_none_or(|(most, _)| far > most) {
                 best = Some((far, layer.items[local as usize]));
             }
@@ -144,6 +150,17 @@ impl Policy for Forecast {
     fn weigh(&mut self, item: u32, weight: f32) {
         if let Some((layer, local)) = self.place(item) {
             layer.weigh(local, weight);
+        }
+    }
+
+    fn distance(&self, item: u32) -> f64 {
+        match self.layer_of[item as usize] {
+            WIDE => self.wide.distance(item),
+            number => {
+                let layer = &self.layers[number as usize];
+                let until = self.rings[layer.ring as usize].visits_until(layer.position);
+                f64::from(until / layer.worth(self.local[item as usize]))
+            }
         }
     }
 
