@@ -227,6 +227,38 @@ fn a_disk_that_fails_is_an_io_error_with_a_place() {
     shell("cd \"$1\"; umount -l m; losetup -d $(cat loop)");
 }
 
+/// A disk with sectors of 4 KiB takes no direct read at a multiple of 512.
+#[test]
+fn a_disk_with_long_sectors_is_read_direct() {
+    const SCRIPT: &str = r#"set -e
+        cd "$1"; truncate -s 64M image; mkdir m
+        L=$(losetup -f --show -b 4096 image); echo $L > loop
+        mkfs.ext4 -q $L; mount $L m"#;
+    let folder = tempfile::tempdir().unwrap();
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|s| s.success())
+    };
+    if shell(SCRIPT) {
+        let bytes = noise(7 * CHUNK as usize + 1234);
+        let path = folder.path().join("m/f");
+        std::fs::write(&path, &bytes).unwrap();
+        std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        for mode in MODES {
+            let (found, path) = load(&path, mode);
+            assert!(found.unwrap() == bytes, "{mode:?}");
+            assert!(
+                mode != IoMode::Direct || matches!(path, IoPath::UringDirect | IoPath::PreadDirect),
+                "{path}"
+            );
+        }
+    } else {
+        eprintln!("not run: a loop device with ext4 needs root, losetup and mkfs.ext4");
+    }
+    shell("cd \"$1\"; umount -l m; losetup -d $(cat loop)");
+}
+
 /// ramfs refuses direct reads when the file is opened.
 #[test]
 fn a_file_system_without_direct_reads_is_read_through_the_page_cache() {

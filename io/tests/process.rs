@@ -120,6 +120,104 @@ fn what_little_memory_may_be_locked_is_registered_and_the_rest_is_said() {
     });
 }
 
+/// Memory that io_uring does not register: the pages of a file.
+struct FilePages {
+    start: std::ptr::NonNull<u8>,
+    len_bytes: usize,
+}
+
+impl FilePages {
+    fn new(file: &std::fs::File, len_bytes: usize) -> Self {
+        file.set_len(len_bytes as u64).unwrap();
+        let len = std::num::NonZeroUsize::new(len_bytes).unwrap();
+        let both = nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing; nobody else has the file.
+        let start =
+            unsafe { nix::sys::mman::mmap(None, len, both, nix::sys::mman::MapFlags::MAP_SHARED, file, 0) };
+        Self { start: start.unwrap().cast(), len_bytes }
+    }
+}
+
+impl Drop for FilePages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and the reader let go of it.
+        let _ = unsafe { nix::sys::mman::munmap(self.start.cast(), self.len_bytes) };
+    }
+}
+
+// SAFETY: the mapping is only reached through the reader's chunks.
+unsafe impl Send for FilePages {}
+// SAFETY: as above.
+unsafe impl Sync for FilePages {}
+
+// SAFETY: page aligned, mapped, writable and in place until the value is dropped; nobody else touches it.
+unsafe impl spoc_io::HostRegion for FilePages {
+    fn as_ptr(&self) -> std::ptr::NonNull<u8> {
+        self.start
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+}
+
+#[test]
+fn memory_that_the_kernel_does_not_register_gets_plain_reads_and_says_so() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let plan = plan(&folder);
+    let pages = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for mode in [IoMode::Direct, IoMode::Buffered] {
+        let region = FilePages::new(&pages, 8 * CHUNK as usize);
+        let options = ReaderOptions { mode, chunk_bytes: CHUNK, ..ReaderOptions::default() };
+        let reader = Reader::start(Arc::new(region), options).unwrap();
+        reader.submit(ReadRequest { plan: Arc::clone(&plan), class: ReadClass::Demand, token: 0 }).unwrap();
+        for _ in plan.reads() {
+            let completion = reader.completions().recv_timeout(Duration::from_secs(20)).expect("no hang");
+            assert!(completion.outcome.unwrap().bytes().iter().all(|b| *b == 7));
+        }
+        let report = reader.report();
+        if matches!(report.path, IoPath::PreadDirect | IoPath::PreadBuffered) {
+            eprintln!("not run: {}", report.reason);
+            return;
+        }
+        assert_eq!(report.fixed_reads, 0, "{report:?}");
+        assert!(report.reason.contains("io_uring with plain reads"), "{}", report.reason);
+    }
+}
+
+/// In a child, because the limit is the whole process's.
+#[test]
+fn a_process_out_of_descriptors_is_told_so() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let header = br#"{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header);
+    bytes.push(1);
+    let path = folder.path().join("m.safetensors");
+    std::fs::write(&path, bytes).unwrap();
+    // SAFETY: the child of this one thread opens files, which takes no lock another thread could hold but the
+    // allocator's, whose fork handlers glibc has; then it leaves.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+        let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, 24, hard);
+        let mut open = Vec::new();
+        let told = loop {
+            match spoc_io::open_model(&path, &spoc_io::OpenOptions::default()) {
+                Ok(model) if open.len() < 100 => open.push(model),
+                Ok(_) => break false,
+                Err(error) => break error.kind() == ErrorKind::TooManyOpenFiles && error.file().is_some(),
+            }
+        };
+        // SAFETY: ends the child without running anything else.
+        unsafe { libc::_exit(i32::from(!told)) };
+    }
+    let mut status = -1;
+    // SAFETY: the status lives across the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child was told");
+}
+
 #[test]
 fn a_forked_child_is_told_so() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

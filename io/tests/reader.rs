@@ -405,6 +405,79 @@ fn a_file_rewritten_under_way_fails_the_last_read() {
     }
 }
 
+/// What happens to the file while it is read, by whoever else may: its name goes, or leads elsewhere, or its bytes are
+/// replaced and its times set back.
+#[test]
+fn a_file_deleted_replaced_or_rewritten_with_its_old_times_under_way_is_never_a_mixture() {
+    type Act = fn(&Path);
+    let acts: [(&str, Act); 3] = [
+        ("deleted", |path| std::fs::remove_file(path).unwrap()),
+        ("replaced", |path| {
+            let other = path.with_extension("other");
+            std::fs::write(&other, noise(30 * CHUNK as usize, 99)).unwrap();
+            std::fs::rename(&other, path).unwrap();
+        }),
+        ("rewritten", |path| {
+            let before = std::fs::metadata(path).unwrap();
+            let mut file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.write_all(&noise(30 * CHUNK as usize, 98)).unwrap();
+            let times = std::fs::FileTimes::new();
+            let times =
+                times.set_modified(before.modified().unwrap()).set_accessed(before.accessed().unwrap());
+            file.set_times(times).unwrap();
+            assert_eq!(std::fs::metadata(path).unwrap().modified().unwrap(), before.modified().unwrap());
+        }),
+    ];
+    for mode in MODES {
+        for (what, act) in acts {
+            let fixture = Fixture::new(&[30 * CHUNK as usize]);
+            let reader = reader(2, options(mode));
+            let plan = fixture.plan();
+            submit(&reader, &plan, 0);
+            let first = next(&reader);
+            // The kernel's clock ticks every few milliseconds.
+            std::thread::sleep(Duration::from_millis(20));
+            act(&fixture.path(0));
+            let mut bytes = vec![0; fixture.bytes[0].len()];
+            let mut errors = Vec::new();
+            for completion in std::iter::once(first).chain((1..plan.reads().len()).map(|_| next(&reader))) {
+                match completion.outcome {
+                    Ok(chunk) => {
+                        let at = plan.reads()[completion.read as usize].offset as usize;
+                        bytes[at..at + chunk.len_bytes()].copy_from_slice(chunk.bytes());
+                    }
+                    Err(error) => errors.push(error),
+                }
+            }
+            let judged = errors.iter().all(|e| e.kind() == ErrorKind::Changed && e.file().is_some());
+            assert!(judged, "{mode:?} {what}: {errors:?}");
+            // A file whose name went keeps its bytes: all of them, or an error.
+            assert!(
+                !errors.is_empty() || (what != "rewritten" && bytes == fixture.bytes[0]),
+                "{mode:?} {what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_fails_for_ever_fails_every_read_and_nothing_hangs() {
+    let fixture = Fixture::new(&LENGTHS);
+    for mode in MODES {
+        let reader = reader(3, with_faults(mode, 1, Some(libc::EIO), 0));
+        let plan = fixture.plan();
+        for token in 0..3 {
+            submit(&reader, &plan, token);
+            for _ in plan.reads() {
+                let error = next(&reader).outcome.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::IoError, "{error}");
+                assert!(error.file().is_some() && error.offset().is_some(), "{error}");
+            }
+        }
+        assert_eq!(reader.report().chunks_free, 3, "{mode:?}");
+    }
+}
+
 #[test]
 fn replacing_the_name_does_not_change_what_is_read() {
     for mode in MODES {
