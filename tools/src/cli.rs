@@ -193,9 +193,9 @@ pub struct LoadArgs {
 /// Digest of a tensor's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Digest {
-    /// XXH3, 128 bits: the fastest, against accidents
+    /// XXH3, 128 bits: fast, against accidents
     Xxh3,
-    /// CRC-32C: 32 bits, against accidents
+    /// CRC-32C: as fast, 32 bits, against accidents
     Crc32c,
     /// BLAKE3: cryptographic, and fast
     Blake3,

@@ -19,18 +19,18 @@ use crate::{Error, ErrorKind, Extent, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DigestKind {
-    /// XXH3 with 128 bits: fast, finds accidents, not cryptographic.
+    /// XXH3 with 128 bits: finds accidents; not cryptographic. About 10 GB/s a core.
     Xxh3,
-    /// CRC-32C: as fast, 32 bits: finds accidents but one in four billion.
+    /// CRC-32C, 32 bits: finds accidents but one in four billion. About 13 GB/s a core.
     Crc32c,
-    /// BLAKE3 with 256 bits: cryptographic.
+    /// BLAKE3 with 256 bits: cryptographic. About 4.5 GB/s a core.
     Blake3,
-    /// SHA-256: cryptographic, the slowest; what the names of Hugging Face blobs are.
+    /// SHA-256: cryptographic; what the names of Hugging Face blobs are. About 1.8 GB/s a core.
     Sha256,
 }
 
 impl DigestKind {
-    /// Every kind, the fastest first.
+    /// Every kind.
     pub const ALL: [Self; 4] = [Self::Xxh3, Self::Crc32c, Self::Blake3, Self::Sha256];
 
     /// Stable name, as in manifests and options.
