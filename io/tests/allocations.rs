@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spoc_io::{
-    AnonymousRegion, Extent, IoMode, PlanBuilder, PlanOptions, ReadClass, ReadRequest, Reader, ReaderOptions,
-    WeightFile,
+    AnonymousRegion, BlockDigests, DigestKind, IoMode, Manifest, Model, OpenOptions, PlanBuilder,
+    PlanOptions, ReadClass, ReadRequest, Reader, ReaderOptions, open_model,
 };
 
 struct Counting;
@@ -38,15 +39,34 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-const CHUNK: u32 = 64 << 10;
+const CHUNK: u32 = 256 << 10;
+const FEW: u64 = 25;
+const MANY: u64 = 4 * FEW;
 
-/// Allocations of planning and reading this many chunks of the file.
-fn allocations(reader: &Reader, files: &[Arc<WeightFile>], chunks: u64) -> u64 {
+/// A file with a tensor of few chunks and one of many.
+fn model(folder: &Path) -> Model {
+    let (few, many) = (FEW * u64::from(CHUNK), MANY * u64::from(CHUNK));
+    let header = format!(
+        r#"{{"few":{{"dtype":"U8","shape":[{few}],"data_offsets":[0,{few}]}},"many":{{"dtype":"U8","shape":[{many}],"data_offsets":[{few},{}]}}}}"#,
+        few + many
+    );
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.resize(bytes.len() + usize::try_from(few + many).unwrap(), 1);
+    let path = folder.join("m.safetensors");
+    std::fs::write(&path, bytes).unwrap();
+    open_model(&path, &OpenOptions::default()).unwrap()
+}
+
+/// Allocations of planning and reading one tensor, checked against digests if there are any.
+fn allocations(reader: &Reader, model: &Model, tensor: &str, digests: Option<&Arc<BlockDigests>>) -> u64 {
     let before = ALLOCATIONS.load(Ordering::SeqCst);
-    let mut builder = PlanBuilder::new(files, PlanOptions { chunk_bytes: CHUNK, gap_bytes: 0 });
-    builder.add(0, Extent { file: 0, offset: 0, len_bytes: chunks * u64::from(CHUNK) }, 0).unwrap();
+    let mut builder = PlanBuilder::new(model.files(), PlanOptions { chunk_bytes: CHUNK, gap_bytes: 0 });
+    if let Some(digests) = digests {
+        builder.check_against(digests).unwrap();
+    }
+    builder.add(0, model.tensor(tensor).unwrap().extent, 0).unwrap();
     let plan = Arc::new(builder.build().unwrap());
-    assert_eq!(plan.reads().len() as u64, chunks);
     reader.submit(ReadRequest { plan: Arc::clone(&plan), class: ReadClass::Demand, token: 0 }).unwrap();
     for (_, completion) in plan.reads().iter().zip(reader.completions()) {
         drop(completion.outcome.unwrap());
@@ -54,23 +74,35 @@ fn allocations(reader: &Reader, files: &[Arc<WeightFile>], chunks: u64) -> u64 {
     ALLOCATIONS.load(Ordering::SeqCst) - before
 }
 
+/// One test: the allocator counts for all threads.
 #[test]
 fn four_times_the_chunks_take_no_more_allocations() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = folder.path().join("f");
-    std::fs::write(&path, vec![1; 400 * CHUNK as usize]).unwrap();
-    let files = [Arc::new(WeightFile::open(&path).unwrap())];
+    let model = model(folder.path());
+    let digests = DigestKind::ALL.map(|kind| {
+        let manifest = Manifest::of(&model, kind, &|_| {}).unwrap();
+        Some(manifest.expectations(&model).unwrap())
+    });
     for mode in [IoMode::Direct, IoMode::Buffered, IoMode::Pread] {
-        let region = Arc::new(AnonymousRegion::new(8 * CHUNK as usize).unwrap());
-        let options = ReaderOptions { mode, chunk_bytes: CHUNK, ..ReaderOptions::default() };
-        let reader = Reader::start(region, options).unwrap();
-        // The first loads open files, run the check of registered memory and give each thread its waiting place.
-        for _ in 0..4 {
-            allocations(&reader, &files, 100);
+        for digests in std::iter::once(None).chain(digests.iter().map(Option::as_ref)) {
+            let region = Arc::new(AnonymousRegion::new(8 * CHUNK as usize).unwrap());
+            let check_threads = 2;
+            let options =
+                ReaderOptions { mode, chunk_bytes: CHUNK, check_threads, ..ReaderOptions::default() };
+            let reader = Reader::start(region, options).unwrap();
+            // The first loads open files, run the check of registered memory and give each thread its waiting place.
+            for _ in 0..4 {
+                allocations(&reader, &model, "few", digests);
+            }
+            let counts =
+                ["few", "many", "few", "many"].map(|tensor| allocations(&reader, &model, tensor, digests));
+            // A thread that waits on the channel for the first time may allocate its place there once.
+            let (few, many) = (counts[0].min(counts[2]), counts[1].min(counts[3]));
+            let kind = digests.map(|digests| digests.kind());
+            assert!(
+                many <= few + 4,
+                "{mode:?} {kind:?}: {few} allocations for {FEW} chunks, {many} for {MANY}"
+            );
         }
-        let counts = [100, 400, 100, 400].map(|chunks| allocations(&reader, &files, chunks));
-        // A thread that waits on the channel for the first time may allocate its place there once.
-        let (few, many) = (counts[0].min(counts[2]), counts[1].min(counts[3]));
-        assert!(many <= few + 4, "{mode:?}: {few} allocations for 100 chunks, {many} for 400");
     }
 }

@@ -55,7 +55,7 @@ fn late_chunks(reader: &Reader, reads: usize, path: &Path) -> Vec<u64> {
 #[test]
 fn reads_that_hang_are_reported_and_every_other_one_goes_on() {
     // More of them than the pool has threads.
-    const HUNG: &[u64] = &[1, 2, 5, 6, 11];
+    const HUNG: &[u64] = &[1, 2, 11];
     let fixture = Fixture::new(40);
     let (release, go_on) = bounded(0);
     let faults: Option<Arc<dyn Faults>> = Some(Arc::new(Hang { chunks: HUNG, go_on }));
@@ -86,6 +86,49 @@ fn reads_that_hang_are_reported_and_every_other_one_goes_on() {
         assert!(fixture.holds(&plan, &next(&reader)));
     }
     drop(reader);
+}
+
+#[test]
+fn a_file_that_hangs_leaves_half_of_the_chunks_to_others() {
+    const HUNG: &[u64] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+    let (hanging, healthy) = (Fixture::new(100), Fixture::new(50));
+    let (release, go_on) = bounded(0);
+    struct OfFile(PathBuf, Hang);
+    impl Faults for OfFile {
+        fn answer(&self, answer: Result<usize, i32>, file: &WeightFile, offset: u64) -> Result<usize, i32> {
+            if file.path() == self.0 { self.1.answer(answer, file, offset) } else { answer }
+        }
+    }
+    let hang = OfFile(hanging.path.clone(), Hang { chunks: HUNG, go_on });
+    let options = ReaderOptions {
+        mode: IoMode::Pread,
+        threads: 2,
+        read_deadline: Some(DEADLINE),
+        faults: Some(Arc::new(hang)),
+        ..ReaderOptions::default()
+    };
+    let reader = reader(8, options);
+    for token in 0..3 {
+        submit(&reader, &hanging.plan(0, 10), ReadClass::Demand, token);
+        for _ in 0..10 {
+            let error = next(&reader).outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ReadTimeout, "{error}");
+        }
+    }
+    assert!(reader.report().chunks_free >= 3, "two threads may have begun one read more each");
+    let plan = healthy.plan(0, 50);
+    submit(&reader, &plan, ReadClass::Demand, 9);
+    for _ in 0..50 {
+        assert!(healthy.holds(&plan, &next(&reader)));
+    }
+    drop(release);
+    wait_for("what hung comes back", || reader.report().chunks_free == 8);
+    // And the file is read again.
+    let plan = hanging.plan(0, 100);
+    submit(&reader, &plan, ReadClass::Demand, 10);
+    for _ in 0..100 {
+        assert!(hanging.holds(&plan, &next(&reader)));
+    }
 }
 
 #[test]

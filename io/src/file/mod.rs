@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -83,6 +83,8 @@ pub struct WeightFile {
     direct_align: DirectAlign,
     file_system: i64,
     refuses_direct: AtomicBool,
+    /// Reads that are late and still in the kernel.
+    hung: AtomicU32,
 }
 
 impl WeightFile {
@@ -116,6 +118,7 @@ impl WeightFile {
             direct_align,
             file_system,
             refuses_direct: AtomicBool::new(false),
+            hung: AtomicU32::new(0),
         })
     }
 
@@ -157,6 +160,19 @@ impl WeightFile {
 
     pub(crate) fn refuse_direct(&self) {
         self.refuses_direct.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a read of it is late and still in the kernel.
+    pub(crate) fn hangs(&self) -> bool {
+        self.hung.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn read_hangs(&self) {
+        self.hung.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn hung_read_ended(&self) {
+        self.hung.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Step in bytes at which direct reads may begin, in the file and in page-aligned memory.

@@ -1,6 +1,7 @@
 //! Reads by pread that do not end in time. A thread in the kernel cannot be called back: its read is reported as failed,
 //! another thread takes its place, and it keeps its chunk until the kernel lets go of it.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,29 @@ use crate::{Error, ErrorKind};
 pub(crate) fn too_late(file: &WeightFile, offset: u64, deadline: Duration) -> Error {
     let message = format!("expected an answer within {deadline:?}, the read has none: the storage hangs");
     Error::new(ErrorKind::ReadTimeout, message).in_file(file.path()).at(offset)
+}
+
+/// Notes that a read is late.
+pub(crate) fn note(shared: &Shared, file: &WeightFile, error: &Error) {
+    tracing::warn!(%error, "a read hangs; its memory is kept until the kernel returns it");
+    file.read_hangs();
+    shared.hung.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Notes that the kernel has returned a late read's memory.
+pub(crate) fn note_end(shared: &Shared, file: &WeightFile) {
+    file.hung_read_ended();
+    shared.hung.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Why a read of this file is not started: once half of the chunks hang, the rest is for files that answer.
+pub(crate) fn refusal(shared: &Shared, file: &WeightFile, offset: u64) -> Option<Error> {
+    let hung = shared.hung.load(Ordering::Relaxed);
+    if hung == 0 || hung < shared.chunks().div_ceil(2) || !file.hangs() {
+        return None;
+    }
+    let message = format!("earlier reads of the file still hang, {hung} in all: no more are started");
+    Some(Error::new(ErrorKind::ReadTimeout, message).in_file(file.path()).at(offset))
 }
 
 struct Reading {
@@ -28,7 +52,7 @@ enum Place {
     Idle,
     Reading(Reading),
     /// Reported as failed; whoever reads there ends with its read.
-    Late,
+    Late(Arc<WeightFile>),
 }
 
 /// What the threads of the pool are at, for the thread that watches them.
@@ -61,19 +85,24 @@ impl Watch {
     }
 
     /// True if the read ended in time: its end is the thread's to report.
-    pub(super) fn end(&self, place: usize) -> bool {
-        matches!(std::mem::take(&mut self.lock()[place]), Place::Reading(_))
+    pub(super) fn end(&self, shared: &Shared, place: usize) -> bool {
+        let was = std::mem::take(&mut self.lock()[place]);
+        if let Place::Late(file) = &was {
+            note_end(shared, file);
+        }
+        matches!(was, Place::Reading(_))
     }
 
     /// A read that is late, which is the caller's to report from now on.
-    fn next_late(&self, now: Instant) -> Option<(Ticket, Error)> {
+    fn next_late(&self, shared: &Shared, now: Instant) -> Option<(Ticket, Error)> {
         let mut places = self.lock();
         let is_late = |place: &Place| matches!(place, Place::Reading(r) if now.duration_since(r.since) >= self.deadline);
         let place = places.iter_mut().find(|place| is_late(place))?;
-        match std::mem::replace(place, Place::Late) {
-            Place::Reading(r) => Some((r.ticket, too_late(&r.file, r.offset, self.deadline))),
-            _ => None,
-        }
+        let Place::Reading(r) = std::mem::take(place) else { return None };
+        let error = too_late(&r.file, r.offset, self.deadline);
+        note(shared, &r.file, &error);
+        *place = Place::Late(r.file);
+        Some((r.ticket, error))
     }
 
     /// The loop of the thread that watches; ends when `readers` says that no thread of the pool is left.
@@ -87,8 +116,7 @@ impl Watch {
         let nap = (self.deadline / 8).clamp(Duration::from_millis(1), Duration::from_millis(20));
         while readers() > 0 {
             std::thread::sleep(nap);
-            while let Some((ticket, error)) = self.next_late(Instant::now()) {
-                tracing::warn!(%error, "a read hangs; its memory is kept until the kernel returns it");
+            while let Some((ticket, error)) = self.next_late(shared, Instant::now()) {
                 outlet.deliver(shared, ticket, Err(error));
                 if !shared.stopping()
                     && let Err(error) = replace()

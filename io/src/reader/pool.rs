@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ladder::Ladder;
-use super::late::Watch;
+use super::late::{self, Watch};
 use super::progress::{Progress, Step};
 use super::queue::{Next, Shared, Work};
 use super::report::{IoPath, add};
@@ -23,11 +23,18 @@ pub(super) fn run(shared: &Arc<Shared>, ladder: &Ladder, outlet: &Outlet, watch:
         match shared.next_for_pool(ladder, direct.is_some()) {
             Next::Read(work) => {
                 let ticket = work.ticket;
+                let planned = &work.plan.reads()[ticket.read as usize];
+                let file = &work.plan.files()[planned.file as usize];
+                if let Some(error) = late::refusal(shared, file, planned.offset) {
+                    drop(work);
+                    outlet.deliver(shared, ticket, Err(error));
+                    continue;
+                }
                 if let Some((watch, place)) = watch {
                     watch.begin(place, &work);
                 }
                 let outcome = carry_out(work, shared, outlet, &mut direct);
-                if watch.is_some_and(|(watch, place)| !watch.end(place)) {
+                if watch.is_some_and(|(watch, place)| !watch.end(shared, place)) {
                     // It was reported as late, and another thread has taken this one's place.
                     return;
                 }

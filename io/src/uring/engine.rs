@@ -12,6 +12,7 @@ use super::files::{FileSlot, FileTable, Target};
 use super::late::CANCEL;
 use super::setup::{self, Registered};
 use crate::reader::ladder::Ladder;
+use crate::reader::late;
 use crate::reader::progress::{Progress, Step};
 use crate::reader::queue::{Next, Shared, Work};
 use crate::reader::report::{IoPath, add};
@@ -184,6 +185,10 @@ impl Engine {
     fn start(&mut self, work: Work) {
         let planned_file = work.plan.reads()[work.ticket.read as usize].file;
         let file = Arc::clone(&work.plan.files()[planned_file as usize]);
+        let offset = work.plan.reads()[work.ticket.read as usize].offset;
+        if let Some(error) = late::refusal(&self.shared, &file, offset) {
+            return self.outlet.deliver(&self.shared, work.ticket, Err(error));
+        }
         let mut direct = work.route.direct && !file.refuses_direct();
         let mut slot = self.files.acquire(&self.ring, &file, direct);
         if let (true, Err(error)) = (direct, &slot)
@@ -339,7 +344,7 @@ fn depth_max(options: &ReaderOptions, chunks: usize) -> u32 {
     options.depth_max.unwrap_or_else(automatic).min(DEPTH_MAX)
 }
 
-fn op_file(op: &Op) -> Arc<crate::WeightFile> {
+pub(super) fn op_file(op: &Op) -> Arc<crate::WeightFile> {
     let planned = &op.work.plan.reads()[op.work.ticket.read as usize];
     Arc::clone(&op.work.plan.files()[planned.file as usize])
 }

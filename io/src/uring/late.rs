@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use io_uring::opcode;
 
-use super::engine::Engine;
-use crate::reader::late::too_late;
+use super::engine::{Engine, op_file};
+use crate::reader::late::{note, note_end, too_late};
 
 /// User data of the request to end a read.
 pub(super) const CANCEL: u64 = u64::MAX - 1;
@@ -35,8 +35,9 @@ impl Engine {
             self.late += 1;
             let ticket = op.work.ticket;
             let planned = &op.work.plan.reads()[ticket.read as usize];
-            let error = too_late(&op.work.plan.files()[planned.file as usize], planned.offset, deadline);
-            tracing::warn!(%error, "a read hangs; its memory is kept until the kernel returns it");
+            let file = &op.work.plan.files()[planned.file as usize];
+            let error = too_late(file, planned.offset, deadline);
+            note(&self.shared, file, &error);
             self.outlet.deliver(&self.shared, ticket, Err(error));
             // Where the kernel can end it, its memory comes back at once.
             let entry = opcode::AsyncCancel::new(index as u64).build().user_data(CANCEL);
@@ -48,6 +49,7 @@ impl Engine {
     pub(super) fn late_ended(&mut self, index: u32) {
         if let Some(op) = self.ops[index as usize].take() {
             self.late -= 1;
+            note_end(&self.shared, &op_file(&op));
             self.files.release(op.file);
             self.vacant.push(index);
         }

@@ -6,6 +6,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) region: Arc<dyn HostRegion>,
     pub(crate) chunk_bytes: u32,
     pub(crate) counters: Counters,
+    /// Reads that are late and still in the kernel.
+    pub(crate) hung: AtomicUsize,
     core: Mutex<Core>,
     pool_wake: Condvar,
     ring_wake: RingWake,
@@ -97,6 +100,7 @@ impl Shared {
             region,
             chunk_bytes,
             counters: Counters::default(),
+            hung: AtomicUsize::new(0),
             core: Mutex::new(core),
             pool_wake: Condvar::new(),
             ring_wake: RingWake::new()?,
