@@ -299,11 +299,6 @@ impl<'l, 'p> Body<'l, 'p> {
         }
         for argument in &self.function.arguments {
             let inner = self.lowerer.inner(argument.ty);
-            if matches!(inner, TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. }) {
-                let name = argument.name.as_deref().unwrap_or_default();
-                let function = self.function.name.as_deref().unwrap_or_default();
-                return self.refuse(format!("the pointer {name:?} as an argument of {function:?}"));
-            }
             let leaves = self.lowerer.leaves(inner, self.site)?;
             let values = leaves.iter().map(|leaf| Value::Reg(self.register(leaf.kind))).collect();
             self.arguments.push(values);

@@ -180,7 +180,13 @@ impl Body<'_, '_> {
         result: Option<Handle<Expression>>,
     ) -> Result<()> {
         let mut given = Vec::new();
-        for argument in arguments {
+        let callee = &self.lowerer.parsed.module.functions[function];
+        for (argument, parameter) in arguments.iter().zip(&callee.arguments) {
+            if matches!(self.type_of(*argument), TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. }) {
+                let name = |name: &Option<String>| name.clone().unwrap_or_default();
+                let (name, of) = (name(&parameter.name), name(&callee.name));
+                return self.refuse(format!("the pointer {name:?} as an argument of {of:?}"));
+            }
             given.extend(self.value(*argument)?);
         }
         let site = self.site;
