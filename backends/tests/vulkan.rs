@@ -8,12 +8,14 @@ mod common;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::sync::{Arc, OnceLock};
 
 use spoc_backends::vulkan::{CounterReader, Options, VulkanCounters, backend_with_counters};
 use spoc_driver::backend::{CopyOp, Probed};
 use spoc_driver::{
-    BackendKind, CopyRange, Device, DeviceSelector, Driver, HostMemory, HostMemoryOptions, SegmentOptions,
-    StreamOptions,
+    Arguments, BackendKind, BuiltIn, CopyRange, Device, DeviceSelector, DeviceVector, Driver, ElementKind,
+    ErrorKind, Grid, HostMemory, HostMemoryOptions, Kernel, KindRule, Language, Parameter, SegmentOptions,
+    Source, Stream, StreamOptions,
 };
 
 const MIB: usize = 1 << 20;
@@ -69,7 +71,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 type Check = (&'static str, fn(&Bench));
 
 /// Every check below, for the run with the validation layer.
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 15] = [
     ("the_device_says_what_it_is", the_device_says_what_it_is),
     ("ordinary_memory_is_staged_and_counted", ordinary_memory_is_staged_and_counted),
     ("pinned_memory_is_copied_directly_and_counted", pinned_memory_is_copied_directly_and_counted),
@@ -83,6 +85,8 @@ const CHECKS: [Check; 13] = [
     ("memory_is_lent_and_refused", memory_is_lent_and_refused),
     ("memory_in_use_is_released_later", memory_in_use_is_released_later),
     ("limits_are_refused_by_name", limits_are_refused_by_name),
+    ("a_chain_of_launches_and_copies_is_in_order", a_chain_of_launches_and_copies_is_in_order),
+    ("bindings_are_refused_by_the_limits_name", bindings_are_refused_by_the_limits_name),
 ];
 
 #[test]
@@ -96,11 +100,163 @@ fn every_check_with_more_lanes() {
     on_every_device(options, |bench| CHECKS.iter().for_each(|(_, check)| check(bench)));
 }
 
+/// As on a device whose transfer family runs no kernels.
+#[test]
+fn every_check_with_lanes_for_kernels_apart() {
+    for lanes in [1, 3] {
+        let options = Options { lanes: Some(lanes), kernels_apart: true, ..Options::default() };
+        on_every_device(options, |bench| CHECKS.iter().for_each(|(_, check)| check(bench)));
+    }
+}
+
+/// Launches are submitted together: when there are enough, or when anybody asks.
+#[test]
+fn rule_27_a_batch_is_submitted_when_it_is_full_or_asked_for() {
+    let options = Options { batch: Some(4), lanes: Some(1), ..Options::default() };
+    on_every_device(options, |bench| {
+        let stream = bench.device.create_stream(StreamOptions::default()).unwrap();
+        let mut vector = ones(bench);
+        let double = |vector: &mut DeviceVector<u32>| launch_scale(&stream, vector);
+        // The first launch makes the pipeline.
+        double(&mut vector);
+        stream.synchronize().unwrap();
+        let ((), added) = bench.counted(|| (0..10).for_each(|_| double(&mut vector)));
+        assert_eq!(
+            (added.to(|all| all.launches), added.to(|all| all.batches)),
+            (10, 2),
+            "8 of 10 are submitted"
+        );
+        let ((), added) = bench.counted(|| stream.synchronize().unwrap());
+        assert_eq!(added.to(|all| all.batches), 1, "waiting submits the rest");
+        let (_, added) = bench.counted(|| {
+            double(&mut vector);
+            bench.device.create_event().and_then(|event| stream.record(&event)).unwrap();
+            stream.query().unwrap()
+        });
+        assert_eq!(added.to(|all| all.batches), 1, "asking submits");
+        let mut seen = [0; 2];
+        let (_, added) = bench.counted(|| {
+            double(&mut vector);
+            vector.read(0, &mut seen).unwrap();
+        });
+        assert_eq!(added.to(|all| all.batches), 1, "looking submits");
+        assert_eq!(seen, [1 << 13; 2]);
+    });
+    let options = Options { batch: Some(1), ..Options::default() };
+    on_every_device(options, |bench| {
+        let stream = bench.device.create_stream(StreamOptions::default()).unwrap();
+        let mut vector = ones(bench);
+        let ((), added) = bench.counted(|| {
+            for _ in 0..3 {
+                launch_scale(&stream, &mut vector);
+                assert!(stream.query().unwrap(), "each is waited for");
+            }
+        });
+        assert_eq!((added.to(|all| all.launches), added.to(|all| all.batches)), (3, 3));
+    });
+}
+
+/// Launches that were enqueued run, although everything of theirs is dropped and the device closed.
+#[test]
+fn an_open_batch_runs_when_the_device_is_closed() {
+    on_every_device(Options { batch: Some(64), ..Options::default() }, |bench| {
+        let vector = ones(bench);
+        let segment = vector.segment().clone();
+        {
+            let stream = bench.device.create_stream(StreamOptions::default()).unwrap();
+            let mut vector = vector;
+            launch_scale(&stream, &mut vector);
+        }
+        let mut bytes = [0; 4];
+        segment.read(0, &mut bytes).unwrap();
+        assert_eq!(u32::from_le_bytes(bytes), 2);
+    });
+}
+
+fn ones(bench: &Bench) -> DeviceVector<u32> {
+    let vector = DeviceVector::allocate(&bench.device, 64).unwrap();
+    vector.write(0, &[1_u32; 64]).unwrap();
+    vector
+}
+
+/// Doubles a vector: a kernel may read and write the same one, if it is passed once.
+fn launch_scale(stream: &Stream, vector: &mut DeviceVector<u32>) {
+    const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+@compute @workgroup_size(64) fn double(@builtin(global_invocation_id) id: vec3<u32>) { x[id.x] *= 2u; }";
+    static KERNEL: OnceLock<Kernel> = OnceLock::new();
+    let kernel = KERNEL.get_or_init(|| {
+        let source =
+            Source { language: Language::Wgsl, text: Arc::from(TEXT.as_bytes()), entry: "double".to_owned() };
+        let parameters = [Parameter::write(KindRule::Exactly(ElementKind::U32))];
+        // SAFETY: with a grid of 64 threads over 64 words it stays inside.
+        unsafe { Kernel::from_sources("double", &parameters, vec![source]) }.unwrap()
+    });
+    let grid = Grid { groups: [1, 1, 1], group: [64, 1, 1] };
+    stream.launch(kernel, grid, &Arguments::new().write_view(vector)).unwrap();
+}
+
+/// Copies and launches take turns, over streams of several lanes.
+fn a_chain_of_launches_and_copies_is_in_order(bench: &Bench) {
+    let streams: Vec<_> =
+        (0..3).map(|_| bench.device.create_stream(StreamOptions::default()).unwrap()).collect();
+    let event = bench.device.create_event().unwrap();
+    let mut vector = ones(bench);
+    let mut expected = 1_u32;
+    for round in 0..40_usize {
+        let (stream, next) = (&streams[round % 3], &streams[(round + 1) % 3]);
+        launch_scale(stream, &mut vector);
+        expected = expected.wrapping_mul(2);
+        if round % 7 == 3 {
+            expected = 5;
+            let range = CopyRange { src_offset: 0, dst: vector.segment(), dst_offset: 0, len_bytes: 256 };
+            stream.copy_to_device([5_u32; 64].map(u32::to_le_bytes).concat(), &[range]).unwrap();
+        }
+        if round % 5 == 1 {
+            let back = stream.copy_to_host(vector.segment(), 0, vec![0; 4]).unwrap().wait().unwrap();
+            assert_eq!(back, expected.to_le_bytes(), "round {round}");
+        }
+        stream.record(&event).unwrap();
+        next.wait(&event).unwrap();
+    }
+    let mut seen = [0; 64];
+    vector.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [expected; 64]);
+    // The default stream comes after blocking ones, and they after it.
+    launch_scale(&streams[0], &mut vector);
+    launch_scale(&bench.device.default_stream(), &mut vector);
+    launch_scale(&streams[1], &mut vector);
+    vector.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [expected.wrapping_mul(8); 64]);
+}
+
+fn bindings_are_refused_by_the_limits_name(bench: &Bench) {
+    let max = bench.device.limits().binding_bytes_max;
+    if max >= bench.device.limits().segment_bytes_max || max > 1 << 30 {
+        return;
+    }
+    let mut wide = DeviceVector::<u8>::allocate(&bench.device, max + 4).unwrap();
+    let grid = Grid { groups: [1, 1, 1], group: [64, 1, 1] };
+    let fill = Kernel::built_in(BuiltIn::Fill);
+    let refused = bench.device.launch(&fill, grid, &Arguments::new().write_view(&mut wide).scalar(1_u8));
+    let error = refused.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::TooLarge { need: max + 4, max }, "{error}");
+    assert!(error.to_string().contains("maxStorageBufferRange"), "{error}");
+    drop(wide);
+    // Parts of it, each small enough, do.
+    let segment = bench.device.allocate(max + 256).unwrap();
+    let mut part = DeviceVector::<u8>::view(&segment, 256, max).unwrap();
+    bench.device.launch(&fill, grid, &Arguments::new().write_view(&mut part).scalar(9_u8)).unwrap();
+    let mut seen = [0; 2];
+    part.read(max - 2, &mut seen).unwrap();
+    assert_eq!(seen, [9, 9]);
+}
+
 #[test]
 fn the_validation_layer_has_nothing_to_say() {
     let _ = tracing_subscriber::fmt().with_test_writer().with_max_level(tracing_level()).try_init();
-    for lanes in [None, Some(3)] {
-        let options = Options { validation: true, host_import: true, lanes, ..Options::default() };
+    for (lanes, kernels_apart) in [(None, false), (Some(3), false), (Some(2), true)] {
+        let options =
+            Options { validation: true, host_import: true, lanes, kernels_apart, ..Options::default() };
         if common::backend(BackendKind::Vulkan).is_some()
             && let Err(reason) = backend_with_counters(options)
         {

@@ -30,3 +30,19 @@ fn rule_28_pinned_copies_are_measured_against_ordinary_ones_in_both_directions()
         assert!(answer.contains(line), "{line} is missing in {answer}");
     }
 }
+
+#[test]
+fn rule_24_memory_of_buffers_over_host_memory_is_measured_against_that_of_separate_ones() {
+    let arguments = ["--mib", "64", "--backend", "native"];
+    let answer = answer_of(env!("CARGO_BIN_EXE_opencl_host_ptr"), &arguments);
+    for line in ["64 MiB, InPlace: VmRSS grew by", "64 MiB, Separate: VmRSS grew by"] {
+        assert!(answer.contains(line), "{line} is missing in {answer}");
+    }
+}
+
+#[test]
+fn rule_27_chains_of_launches_are_measured() {
+    let arguments = ["--runs", "2", "--launches", "50", "--backend", "interpreter"];
+    let answer = answer_of(env!("CARGO_BIN_EXE_launch_chain"), &arguments);
+    assert!(answer.contains("interpreter: µs a launch: median"), "{answer}");
+}

@@ -81,6 +81,8 @@ macro_rules! every_check {
                 rule_10_default_stream_launches_settle_non_blocking_streams,
                 rule_14_the_window_holds_default_stream_launches_alone,
                 rule_22_staged_writes_interleaved_with_launches_lose_none,
+                rule_25_host_access_comes_after_the_launches_that_use_the_vector,
+                rule_24_kernels_read_and_write_host_memory_in_place,
             ;
             ledger:
                 rule_08_sources_live_until_their_copy_has_run,

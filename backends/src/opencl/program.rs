@@ -47,8 +47,11 @@ impl Programs {
         let identity = format!("{name}\n{}\n{}", text(CL_DEVICE_VERSION)?, text(CL_DRIVER_VERSION)?);
         let floats = api.of_device(device.0, CL_DEVICE_SINGLE_FP_CONFIG)?.number();
         let is_exact = floats & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT != 0;
-        let options =
-            if is_exact { c"-w -cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt" } else { c"-cl-std=CL1.2" };
+        let options = if is_exact {
+            c"-w -cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt"
+        } else {
+            c"-w -cl-std=CL1.2"
+        };
         let known = Mutex::default();
         Ok(Self { known, store: Store::from_env(), device, identity, options: options.into() })
     }

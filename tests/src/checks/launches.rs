@@ -216,3 +216,55 @@ fn count(subject: &Subject, stream: Option<&Stream>, is_own_ring: bool, is_freei
     }
     assert_eq!(sum.to_vec().unwrap(), [expected; 8], "own ring: {is_own_ring}, freeing: {is_freeing}");
 }
+
+/// Every access of the host to a vector comes after the launches that use it, whatever stream they are on; so does
+/// a copy without a stream.
+pub fn rule_25_host_access_comes_after_the_launches_that_use_the_vector(subject: &Subject) {
+    if !launches(subject) {
+        return;
+    }
+    let b = on_device(subject, &[1; 64]);
+    for stream in [subject.stream(), subject.free_stream()] {
+        let (mut first, mut second) = (on_device(subject, &[1; 64]), on_device(subject, &[0; 64]));
+        let count = |stream: &Stream, first: &mut Vector<i32>, second: &mut Vector<i32>| {
+            for _ in 0..20 {
+                add(Some(stream), subject, first, &b, second);
+                add(Some(stream), subject, second, &b, first);
+            }
+        };
+        count(&stream, &mut first, &mut second);
+        assert_eq!(first.get(63).unwrap(), 41);
+        count(&stream, &mut first, &mut second);
+        let mut seen = [0; 2];
+        first.copy_to_host(10, &mut seen).unwrap();
+        assert_eq!(seen, [81; 2]);
+        count(&stream, &mut first, &mut second);
+        first.copy_to_device(0, &[0; 8]).unwrap();
+        first.to_cpu().unwrap();
+        assert_eq!(first.as_slice().unwrap(), [[0; 8].as_slice(), &[121; 56]].concat());
+        count(&stream, &mut first, &mut second);
+        // Freed while launches that use it are pending.
+        drop(second);
+        assert_eq!(first.to_vec().unwrap()[8..], [161; 56]);
+    }
+}
+
+/// A kernel works on a buffer over host memory where it lies; what it writes is there once it is acquired.
+pub fn rule_24_kernels_read_and_write_host_memory_in_place(subject: &Subject) {
+    if !launches(subject) || !subject.device.capabilities().host_buffer.is_available() {
+        return;
+    }
+    let device = &subject.device;
+    let mut vector = Vector::from_slice(&[20; 1000]).unwrap();
+    vector.attach(device).unwrap();
+    let ones = on_device(subject, &[1; 1000]);
+    let mut out = Vector::from_slice(&[0; 1000]).unwrap();
+    out.attach(device).unwrap();
+    add(Some(&subject.stream()), subject, &vector, &ones, &mut out);
+    out.acquire_device_writes(device).unwrap();
+    assert_eq!(out.as_slice().unwrap(), [21; 1000]);
+    vector.as_mut_slice().unwrap().fill(5);
+    vector.publish_host_writes(device).unwrap();
+    add(None, subject, &vector, &ones, &mut out);
+    assert_eq!(out.to_vec().unwrap(), [6; 1000]);
+}
