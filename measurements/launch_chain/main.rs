@@ -87,7 +87,7 @@ fn chain(device: &Device, launches: u32) -> Result<f64> {
     }
     stream.synchronize()?;
     let seconds = begin.elapsed().as_secs_f64();
-    let last = if launches % 2 == 0 { &a } else { &b };
+    let last = if launches.is_multiple_of(2) { &a } else { &b };
     ensure!(last.get(63)? == 3_u32.wrapping_pow(launches), "the chain computed something else");
     Ok(seconds)
 }
