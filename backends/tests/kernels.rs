@@ -146,7 +146,7 @@ fn flow(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_
         let (mut steps, mut calls) = (0_u32, 3_u32);
         while n > 1 {
             steps += 1;
-            n = if n % 2 == 0 { n / 2 } else { n * 3 + 1 };
+            n = if n.is_multiple_of(2) { n / 2 } else { n * 3 + 1 };
             calls += 1;
         }
         (steps, calls)

@@ -97,7 +97,7 @@ fn generated(@builtin(global_invocation_id) id: vec3<u32>) {{
 }
 
 fn expression(noise: &mut Noise, kind: Kind, depth: u32) -> String {
-    if depth == 0 || noise.word() % 8 == 0 {
+    if depth == 0 || noise.word().is_multiple_of(8) {
         return leaf(noise, kind);
     }
     let mut of = |kind: Kind| expression(noise, kind, depth - 1);
@@ -117,7 +117,7 @@ fn expression(noise: &mut Noise, kind: Kind, depth: u32) -> String {
             10 => format!("insertBits({i}, {j}, {u}, {v})"),
             11 => format!("select({i}, {j}, {b})"),
             12 => format!("i32({f})"),
-            _ if noise.word() % 2 == 0 => format!("dot4I8Packed({u}, {v})"),
+            _ if noise.word().is_multiple_of(2) => format!("dot4I8Packed({u}, {v})"),
             _ => format!("bitcast<i32>({u})"),
         },
         Kind::U32 => match noise.word() % 14 {
