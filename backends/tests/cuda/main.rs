@@ -1,0 +1,141 @@
+//! The CUDA backend through the driver, on every device that is there.
+#![cfg(feature = "cuda")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::multiple_unsafe_ops_per_block)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod adopting;
+mod capturing;
+mod copying;
+mod kernels;
+mod memory;
+mod pinning;
+mod processes;
+
+use std::time::{Duration, Instant};
+
+use spoc_backends::cuda::{CounterReader, CudaCounters, backend_with_counters};
+use spoc_driver::backend::Probed;
+use spoc_driver::{
+    BackendKind, CopyRange, Device, DeviceSelector, Driver, HostMemory, HostMemoryOptions, HostSource,
+    Segment, Stream, StreamOptions,
+};
+
+const MIB: usize = 1 << 20;
+const NON_BLOCKING: StreamOptions =
+    StreamOptions { non_blocking: true, priority: spoc_driver::StreamPriority::Normal };
+
+/// A device of an opening of its own, so that its counters are its own.
+struct Bench {
+    driver: Driver,
+    device: Device,
+    counters: CounterReader,
+}
+
+impl Bench {
+    fn open(index: u32) -> Self {
+        let (probed, counters) = backend_with_counters().unwrap();
+        let driver = Driver::new(vec![probed]);
+        let device = driver.open(&DeviceSelector::index(BackendKind::Cuda, index)).unwrap();
+        Self { driver, device, counters }
+    }
+
+    fn stream(&self) -> Stream {
+        self.device.create_stream(NON_BLOCKING).unwrap()
+    }
+
+    /// Runs an action; answers what it added to a counter.
+    fn added<T>(&self, counter: fn(CudaCounters) -> u64, action: impl FnOnce() -> T) -> u64 {
+        let before = counter(self.counters.read());
+        action();
+        counter(self.counters.read()) - before
+    }
+}
+
+/// Runs a check on every device; with no device, says why.
+fn on_every_device(check: impl Fn(&Bench)) {
+    let Some(probed) = common::backend(BackendKind::Cuda) else { return };
+    for info in Probed::clone(&probed).devices() {
+        check(&Bench::open(info.index));
+    }
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 31 + i / 251 + seed) % 251) as u8).collect()
+}
+
+fn whole(segment: &Segment, len_bytes: usize) -> CopyRange<'_> {
+    CopyRange { src_offset: 0, dst: segment, dst_offset: 0, len_bytes }
+}
+
+fn read(segment: &Segment) -> Vec<u8> {
+    let mut bytes = vec![0xA5; segment.len_bytes() as usize];
+    segment.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Host memory that is filled.
+fn filled(len: usize, seed: usize) -> HostMemory {
+    let mut buffer = spoc_driver::HostBuffer::allocate(len, HostMemoryOptions::default()).unwrap();
+    buffer.copy_from_slice(&pattern(len, seed));
+    buffer.share()
+}
+
+fn bytes_of(memory: &HostMemory) -> &[u8] {
+    // SAFETY: nothing writes it in these tests once it is filled.
+    unsafe { std::slice::from_raw_parts(HostSource::as_ptr(memory), HostSource::len_bytes(memory)) }
+}
+
+/// A stream that does not go on before it is opened.
+struct Held {
+    stream: Stream,
+    word: Segment,
+    opener: Stream,
+}
+
+impl Held {
+    fn on(bench: &Bench) -> Self {
+        let (stream, opener) = (bench.stream(), bench.stream());
+        let word = bench.device.allocate(64).unwrap();
+        opener.fill(&word, 0, 64, 0).unwrap();
+        opener.synchronize().unwrap();
+        stream.wait_value(&word, 0, 1).unwrap();
+        Self { stream, word, opener }
+    }
+
+    fn open(self) -> Stream {
+        self.opener.write_value(&self.word, 0, 1).unwrap();
+        self.stream.synchronize().unwrap();
+        self.stream
+    }
+}
+
+/// Whether an action is over before anybody could think that it had waited.
+#[track_caller]
+fn at_once<T>(what: &str, action: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let outcome = action();
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(500), "{what} took {took:?}");
+    outcome
+}
+
+#[test]
+fn the_device_says_what_it_is() {
+    on_every_device(|bench| {
+        let info = bench.device.info();
+        assert!(info.uuid_is_stable && info.uuid.0 != [0; 16], "{info:?}");
+        assert!(!info.name.is_empty() && info.memory_bytes > 0, "{info:?}");
+        let limits = bench.device.limits();
+        assert!(limits.free_waits_for_device && limits.export_granule_bytes.is_power_of_two(), "{limits:?}");
+        let memory = bench.device.memory().unwrap();
+        assert!(memory.free_bytes > 0 && memory.free_bytes <= memory.total_bytes, "{memory:?}");
+        for (name, verdict) in bench.device.capabilities().iter() {
+            eprintln!("{name}: {verdict}");
+        }
+        let by_uuid = bench.driver.open(&DeviceSelector::uuid(BackendKind::Cuda, info.uuid)).unwrap();
+        assert!(by_uuid.is(&bench.device));
+    });
+}
