@@ -30,6 +30,7 @@ mod host;
 mod launch;
 mod ledger;
 mod pending;
+mod reservation;
 mod segment;
 mod staging;
 mod stream;
@@ -55,6 +56,7 @@ pub use launch::{
     NativeFn, Parameter, Role, Scalar, Source,
 };
 pub use pending::PendingRead;
+pub use reservation::Reservation;
 pub use segment::Segment;
 pub use staging::{MAX_STAGED_BYTES, STAGING_RING_BYTES};
 pub use stream::Stream;

@@ -7,6 +7,7 @@ use crate::backend::{CopyOp, Exported, Foreign, Handle, HostMap, SegmentOptions}
 use crate::device::{Device, DeviceCore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::HostMemory;
+use crate::reservation::Committed;
 use crate::util::{check_aligned, check_range, host_len, lock};
 
 /// A range of device memory, shared by its clones, at one address for life. It is freed once the last
@@ -18,6 +19,8 @@ struct Inner {
     buffer: Handle,
     /// Host memory that the buffer lies over: dropped after it.
     _host: Option<HostMemory>,
+    /// The reserved addresses that it lies at: free again after the buffer.
+    _reserved: Option<Committed>,
     len_bytes: u64,
     core: Arc<DeviceCore>,
 }
@@ -108,8 +111,29 @@ impl Device {
 
 impl Segment {
     fn new(core: &Arc<DeviceCore>, buffer: Handle, len_bytes: u64) -> Self {
+        Self::with(core, buffer, len_bytes, None, None)
+    }
+
+    /// A segment behind a part of reserved addresses.
+    pub(crate) fn committed(
+        core: &Arc<DeviceCore>,
+        buffer: Handle,
+        len_bytes: u64,
+        reserved: Committed,
+    ) -> Self {
+        Self::with(core, buffer, len_bytes, None, Some(reserved))
+    }
+
+    fn with(
+        core: &Arc<DeviceCore>,
+        buffer: Handle,
+        len_bytes: u64,
+        host: Option<HostMemory>,
+        reserved: Option<Committed>,
+    ) -> Self {
         core.memory_in_use.fetch_add(len_bytes, Ordering::Relaxed);
-        Self(Arc::new(Inner { buffer, _host: None, len_bytes, core: Arc::clone(core) }))
+        let core = Arc::clone(core);
+        Self(Arc::new(Inner { buffer, _host: host, _reserved: reserved, len_bytes, core }))
     }
 
     /// A segment that is host memory in place. The capability is Available; the address is aligned.
@@ -125,9 +149,7 @@ impl Segment {
     ) -> Result<Self> {
         // SAFETY: the segment keeps `memory` for longer than the buffer (field order); the caller owes the rest.
         let buffer = unsafe { core.backend.host_buffer(&core.handle, ptr, len_bytes) }?;
-        core.memory_in_use.fetch_add(len_bytes, Ordering::Relaxed);
-        let inner = Inner { buffer, _host: Some(memory.clone()), len_bytes, core: Arc::clone(core) };
-        Ok(Self(Arc::new(inner)))
+        Ok(Self::with(core, buffer, len_bytes, Some(memory.clone()), None))
     }
 
     /// Maps a segment that is host memory, and unmaps it.

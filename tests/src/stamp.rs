@@ -143,6 +143,7 @@ macro_rules! every_check {
                 segments_out_of_memory_is_a_clean_error,
                 segments_allocation_retires_what_has_run,
                 segments_exportable_or_refused,
+                segments_at_reserved_addresses_come_and_go,
             ;
             sharing:
                 sharing_both_sides_see_the_same_bytes,

@@ -138,6 +138,9 @@ impl Backend for Cuda {
         capabilities.wait_value = findings.wait_value;
         capabilities.export_memory = findings.export_memory;
         capabilities.import_memory = findings.import_memory;
+        if !device.shared.found.facts.virtual_memory {
+            capabilities.reserve = Verdict::unavailable("the device has no virtual memory management");
+        }
         capabilities.host_pointer =
             Verdict::unavailable("device memory is not addressed by the host: copies are faster");
         capabilities.host_buffer =
@@ -242,6 +245,20 @@ impl Backend for Cuda {
     fn import(&self, device: &Device, exported: Exported) -> Result<Buffer> {
         // The descriptor is closed when `exported` is dropped, in any case: the API leaves it open.
         share::import(&device.shared, &exported)
+    }
+
+    fn reserve(&self, device: &Device, len_bytes: u64) -> Result<Buffer> {
+        Buffer::reserve(&device.shared, len_bytes)
+    }
+
+    fn commit(
+        &self,
+        device: &Device,
+        reservation: &Buffer,
+        part: (u64, u64),
+        options: SegmentOptions,
+    ) -> Result<Buffer> {
+        reservation.commit(&device.shared, part.0, part.1, options.exportable)
     }
 
     fn alloc_pinned(&self, device: &Device, len_bytes: usize) -> Result<HostMemory> {

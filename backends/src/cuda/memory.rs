@@ -10,7 +10,7 @@ use super::counters::add;
 use super::device::Shared;
 use super::error::{OUT_OF_MEMORY, SUCCESS, kind_of};
 use super::reaper::Doomed;
-use super::vmm::{Mapped, Physical};
+use super::vmm::{Addresses, Mapped, Physical};
 
 /// Device memory at one address for life.
 pub(super) struct Buffer {
@@ -22,6 +22,8 @@ pub(super) struct Buffer {
 enum Place {
     /// Mapped behind addresses of its own.
     Mapped(Mapped),
+    /// Addresses without memory.
+    Reserved(Arc<Addresses>),
     /// Allocated by `cuMemAlloc`.
     Plain(#[allow(dead_code)] Plain),
     /// Another library's, for as long as it keeps it.
@@ -66,14 +68,38 @@ impl Buffer {
 
     /// Memory that is mapped already.
     pub(super) fn of(mapped: Mapped) -> Self {
-        Self { address: mapped.addresses.first, place: Place::Mapped(mapped) }
+        Self { address: mapped.first(), place: Place::Mapped(mapped) }
+    }
+
+    /// Addresses for memory to come.
+    pub(super) fn reserve(shared: &Shared, len_bytes: u64) -> Result<Self> {
+        let addresses = Addresses::reserve(&shared.context, len_bytes)?;
+        Ok(Self { address: addresses.first, place: Place::Reserved(Arc::new(addresses)) })
+    }
+
+    /// Memory behind a part of reserved addresses. The driver checked that it has none.
+    pub(super) fn commit(
+        &self,
+        shared: &Shared,
+        offset: u64,
+        len_bytes: u64,
+        can_be_lent: bool,
+    ) -> Result<Self> {
+        let Place::Reserved(addresses) = &self.place else {
+            return Err(Error::new(ErrorKind::InvalidArgument, "mapping CUDA device memory")
+                .with("because", "these are no reserved addresses"));
+        };
+        let memory = Physical::create(shared, len_bytes, can_be_lent)?;
+        let mapped = Mapped::at(addresses, offset, memory, can_be_lent)?;
+        add(&shared.counters.mapped_segments, 1);
+        Ok(Self::of(mapped))
     }
 
     /// The mapping, where it is one.
     pub(super) fn mapped(&self) -> Option<&Mapped> {
         match &self.place {
             Place::Mapped(mapped) => Some(mapped),
-            Place::Plain(_) | Place::Lent(_) => None,
+            Place::Reserved(_) | Place::Plain(_) | Place::Lent(_) => None,
         }
     }
 

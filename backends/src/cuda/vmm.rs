@@ -189,9 +189,10 @@ impl Drop for Addresses {
     }
 }
 
-/// Memory at addresses of its own, until it is dropped.
+/// Memory at addresses of its own, or at a part of reserved ones, until it is dropped.
 pub(super) struct Mapped {
-    pub(super) addresses: Addresses,
+    addresses: Arc<Addresses>,
+    offset: u64,
     pub(super) memory: Physical,
     /// It was made to be lent.
     pub(super) can_be_lent: bool,
@@ -199,16 +200,30 @@ pub(super) struct Mapped {
 
 impl Mapped {
     pub(super) fn new(memory: Physical, can_be_lent: bool) -> Result<Self> {
-        let addresses = Addresses::reserve(&memory.context, memory.len_bytes)?;
-        addresses.map(0, &memory)?;
-        Ok(Self { addresses, memory, can_be_lent })
+        let addresses = Arc::new(Addresses::reserve(&memory.context, memory.len_bytes)?);
+        Self::at(&addresses, 0, memory, can_be_lent)
+    }
+
+    /// At a part of the addresses that has no memory.
+    pub(super) fn at(
+        addresses: &Arc<Addresses>,
+        offset: u64,
+        memory: Physical,
+        can_be_lent: bool,
+    ) -> Result<Self> {
+        addresses.map(offset, &memory)?;
+        Ok(Self { addresses: Arc::clone(addresses), offset, memory, can_be_lent })
+    }
+
+    pub(super) fn first(&self) -> CUdeviceptr {
+        self.addresses.first + self.offset
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
         if self.memory.context.api.is_own_process() {
-            self.addresses.unmap(0, self.memory.len_bytes);
+            self.addresses.unmap(self.offset, self.memory.len_bytes);
         }
     }
 }

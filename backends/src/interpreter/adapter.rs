@@ -125,6 +125,8 @@ impl Backend for Interpreter {
     fn capabilities(&self, _: &Device) -> Capabilities {
         const LENT: Verdict = Verdict::unavailable("no other library has contexts on the CPU");
         let mut capabilities = Capabilities::all(&Verdict::Available);
+        capabilities.reserve =
+            Verdict::unavailable("the interpreter's memory is populated where it is allocated");
         capabilities.async_copies = Verdict::unavailable("everything is complete on return");
         capabilities.pageable_async = Verdict::unavailable("everything is complete on return");
         capabilities.wait_value = Verdict::unavailable("what is complete on return cannot wait for later");

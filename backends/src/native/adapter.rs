@@ -130,6 +130,7 @@ impl Backend for Native {
         let mut capabilities = Capabilities::all(&Verdict::Available);
         capabilities.wait_value =
             Verdict::unavailable("a thread cannot sleep on a word of memory, and streams do not poll");
+        capabilities.reserve = Verdict::unavailable("native memory is populated where it is allocated");
         capabilities.adopt_context = LENT;
         capabilities.adopt_stream = LENT;
         capabilities.adopt_memory = LENT;

@@ -160,6 +160,7 @@ impl Backend for OpenCl {
         capabilities.host_register = Verdict::unavailable(
             "OpenCL has no call that registers memory, and a buffer over it may copy behind our back",
         );
+        capabilities.reserve = Verdict::unavailable("OpenCL buffers have no addresses to reserve");
         capabilities.export_memory = NO_SHARING;
         capabilities.import_memory = NO_SHARING;
         capabilities.write_value = NO_WORDS;

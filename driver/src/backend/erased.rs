@@ -128,6 +128,14 @@ pub trait DynBackend: Send + Sync + 'static {
     fn map_host_buffer(&self, device: &Handle, buffer: &Handle, map: HostMap) -> Result<()>;
     fn export(&self, device: &Handle, buffer: &Handle) -> Result<Exported>;
     fn import(&self, device: &Handle, exported: Exported) -> Result<Handle>;
+    fn reserve(&self, device: &Handle, len_bytes: u64) -> Result<Handle>;
+    fn commit(
+        &self,
+        device: &Handle,
+        reservation: &Handle,
+        part: (u64, u64),
+        options: SegmentOptions,
+    ) -> Result<Handle>;
     fn alloc_pinned(&self, device: &Handle, len_bytes: usize) -> Result<Handle>;
     fn pinned_pointer(&self, device: &Handle, memory: &Handle) -> Result<*mut u8>;
     unsafe fn register_host(&self, device: &Handle, ptr: *mut u8, len_bytes: usize) -> Result<Handle>;
@@ -317,6 +325,21 @@ impl<B: Backend> DynBackend for Erased<B> {
     fn import(&self, device: &Handle, exported: Exported) -> Result<Handle> {
         let buffer = self.backend.import(self.device(device)?, exported)?;
         Ok(self.hide(buffer))
+    }
+
+    fn reserve(&self, device: &Handle, len_bytes: u64) -> Result<Handle> {
+        self.backend.reserve(self.device(device)?, len_bytes).map(|buffer| self.hide(buffer))
+    }
+
+    fn commit(
+        &self,
+        device: &Handle,
+        reservation: &Handle,
+        part: (u64, u64),
+        options: SegmentOptions,
+    ) -> Result<Handle> {
+        let (device, reservation) = (self.device(device)?, self.buffer(reservation)?);
+        self.backend.commit(device, reservation, part, options).map(|buffer| self.hide(buffer))
     }
 
     fn alloc_pinned(&self, device: &Handle, len_bytes: usize) -> Result<Handle> {

@@ -210,6 +210,25 @@ pub trait Backend: Send + Sync + Sized + 'static {
         refuse::<Self, _>("import_memory")
     }
 
+    /// Reserves addresses: a buffer without memory, which nothing is enqueued for. `len_bytes` is a multiple of the
+    /// export granule.
+    fn reserve(&self, device: &Self::Device, len_bytes: u64) -> Result<Self::Buffer> {
+        let _ = (device, len_bytes);
+        refuse::<Self, _>("reserve")
+    }
+    /// Puts memory behind a part of reserved addresses (offset and length in bytes, multiples of the export granule)
+    /// that has none. Dropping the result takes it away; the reservation may be dropped before.
+    fn commit(
+        &self,
+        device: &Self::Device,
+        reservation: &Self::Buffer,
+        part: (u64, u64),
+        options: SegmentOptions,
+    ) -> Result<Self::Buffer> {
+        let _ = (device, reservation, part, options);
+        refuse::<Self, _>("reserve")
+    }
+
     /// Allocates pinned host memory.
     fn alloc_pinned(&self, device: &Self::Device, len_bytes: usize) -> Result<Self::HostMemory> {
         let _ = (device, len_bytes);

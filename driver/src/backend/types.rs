@@ -178,6 +178,8 @@ capabilities! {
     export_memory,
     /// Importing a segment from a descriptor.
     import_memory,
+    /// Reserving addresses that memory is put behind, and taken from, piece by piece.
+    reserve,
     /// A stream writing a word of device memory.
     write_value,
     /// A stream waiting for a word of device memory.
@@ -220,7 +222,7 @@ pub struct Limits {
     pub copy_granule_bytes: u64,
     /// Every segment's address is a multiple of this.
     pub address_align_bytes: u64,
-    /// Exported segments take a multiple of this (1: any).
+    /// Exported segments, and parts of reserved addresses, take a multiple of this (1: any).
     pub export_granule_bytes: u64,
     /// Freeing and unregistering wait for the whole device, even for memory that is idle: keep them away
     /// from the thread that feeds it.

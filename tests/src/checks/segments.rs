@@ -146,3 +146,55 @@ pub fn segments_exportable_or_refused(subject: &Subject) {
         assert_eq!(subject.device.memory_in_use(), 0);
     }
 }
+
+/// Reserved addresses get memory and give it back part by part, and stay what they are; where the device has none,
+/// refused by name.
+pub fn segments_at_reserved_addresses_come_and_go(subject: &Subject) {
+    let device = &subject.device;
+    if !device.capabilities().reserve.is_available() {
+        let error = refused(device.reserve(1 << 20), "unsupported");
+        assert!(error.to_string().contains("reserve"), "{error}");
+        return;
+    }
+    let granule = device.limits().export_granule_bytes;
+    let plain = SegmentOptions::default();
+    refused(device.reserve(0), "zero_size");
+    let reservation = device.reserve(3 * granule + 1).unwrap();
+    assert_eq!(reservation.len_bytes(), 4 * granule);
+    assert_eq!((device.memory_in_use(), reservation.committed_bytes()), (0, 0));
+    let first = reservation.commit(0, granule, plain).unwrap();
+    let last = reservation.commit(2 * granule, 2 * granule, plain).unwrap();
+    assert_eq!(last.address(), reservation.address().map(|address| address + 2 * granule));
+    assert_eq!(device.memory_in_use(), 3 * granule);
+    refused(reservation.commit(granule, 0, plain), "zero_size");
+    refused(reservation.commit(granule, 2 * granule, plain), "overlap");
+    refused(reservation.commit(0, granule, plain), "overlap");
+    refused(reservation.commit(4 * granule, granule, plain), "out_of_bounds");
+    refused(reservation.commit(0, u64::MAX - granule + 1, plain), "out_of_bounds");
+    if granule > 1 {
+        refused(reservation.commit(granule + 1, granule - 1, plain), "misaligned");
+    }
+    first.write(granule - 64, &pattern(6, 64)).unwrap();
+    last.write(2 * granule - 64, &pattern(7, 64)).unwrap();
+    // What pending work uses stays; then the part can have memory again, at the same address.
+    let (stream, address) = (subject.stream(), first.address());
+    let hold = subject.hold(&stream);
+    upload(&stream, pattern(8, 64), &first);
+    drop(first);
+    if hold.is_certain() {
+        refused(reservation.commit(0, granule, plain), "overlap");
+    }
+    hold.open();
+    stream.synchronize().unwrap();
+    assert_eq!((device.memory_in_use(), reservation.committed_bytes()), (2 * granule, 2 * granule));
+    let again = reservation.commit(0, 2 * granule, plain).unwrap();
+    assert_eq!(again.address(), address);
+    again.write(2 * granule - 64, &pattern(9, 64)).unwrap();
+    // Its segments keep the addresses.
+    drop(reservation);
+    let mut seen = vec![0; 64];
+    last.read(2 * granule - 64, &mut seen).unwrap();
+    assert_eq!(seen, pattern(7, 64));
+    again.read(2 * granule - 64, &mut seen).unwrap();
+    assert_eq!(seen, pattern(9, 64));
+}
