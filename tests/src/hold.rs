@@ -1,12 +1,14 @@
 //! Making sure that work is pending.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use spoc_driver::fake::FakeStream;
-use spoc_driver::{CopyRange, Device, Stream, StreamOptions};
+use spoc_driver::{
+    Arguments, CopyRange, Device, ElementKind, Error, Grid, Kernel, KindRule, Language, Parameter, Source,
+    Stream, StreamOptions,
+};
 
 use crate::gate::{Gate, GatedPage, gated_page};
 use crate::stepper::Stepper;
@@ -21,9 +23,9 @@ pub enum HoldWay {
     Gate,
     /// The same, one at a time in the process: for devices whose streams share a few threads.
     OneGate,
-    /// A wait for a word that another stream writes: for devices that have both. Where a call waits for the
-    /// device, as some APIs' do, nobody would write the word: so it opens by itself after a while.
-    Word,
+    /// A kernel that takes its time: for devices that run it. It opens by itself and not before: a call that waits
+    /// for the device may keep every other call from being made, so nobody can be relied on to open it.
+    Spin,
     /// Plenty of work: for devices that nothing can stop. It may be over before anybody looks.
     Load,
 }
@@ -34,7 +36,7 @@ pub struct Hold(Held);
 enum Held {
     AtGate { _gate: Gate, _turn: Option<Turn> },
     Unstepped { stepper: Arc<Stepper>, stream: FakeStream },
-    AtWord(WordHold),
+    Spinning { since: Instant },
     Busy,
 }
 
@@ -64,7 +66,11 @@ impl Hold {
                 let turn = Turn::take();
                 Self(Held::AtGate { _gate: gate(stream), _turn: Some(turn) })
             }
-            HoldWay::Word => Self(Held::AtWord(WordHold::on(stream))),
+            HoldWay::Spin => {
+                let since = Instant::now();
+                spin(stream, SPIN).unwrap();
+                Self(Held::Spinning { since })
+            }
             HoldWay::Load => {
                 load(stream);
                 Self(Held::Busy)
@@ -78,7 +84,7 @@ impl Hold {
     pub fn is_certain(&self) -> bool {
         match &self.0 {
             Held::Busy => false,
-            Held::AtWord(word) => !word.is_open(),
+            Held::Spinning { since } => since.elapsed() < SPIN / 2,
             Held::AtGate { .. } | Held::Unstepped { .. } => true,
         }
     }
@@ -97,59 +103,32 @@ impl Hold {
     }
 }
 
-/// How long a held stream waits for a word at most.
-const WORD_PATIENCE: Duration = Duration::from_millis(1500);
+/// How long a kernel spins. What is looked at within half of it cannot have run.
+const SPIN: Duration = Duration::from_millis(200);
 
-/// Waits for a word, and whoever writes it.
-struct WordHold {
-    open: Option<mpsc::Sender<()>>,
-    is_open: Arc<AtomicBool>,
-    writer: Option<thread::JoinHandle<()>>,
+/// Keeps a stream busy for a time.
+fn spin(stream: &Stream, time: Duration) -> Result<(), Error> {
+    let text: Arc<[u8]> = Arc::from(*include_bytes!("spin.ptx"));
+    let source = Source { language: Language::Ptx, text, entry: "spin".to_owned() };
+    let parameters = [Parameter::scalar(KindRule::Exactly(ElementKind::U64))];
+    // SAFETY: it looks at the clock, and at no memory.
+    let kernel = unsafe { Kernel::from_sources("spin", &parameters, vec![source]) }?;
+    let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    stream.launch(&kernel, Grid::linear(1), &Arguments::new().scalar(nanoseconds))
 }
 
-impl WordHold {
-    fn on(stream: &Stream) -> Self {
-        let device = stream.device();
-        let (word, writer) = (device.allocate(64).unwrap(), free_stream(device));
-        writer.fill(&word, 0, 64, 0).unwrap();
-        writer.synchronize().unwrap();
-        stream.wait_value(&word, 0, 1).unwrap();
-        let (open, opened) = mpsc::channel();
-        let is_open = Arc::new(AtomicBool::new(false));
-        let tells = Arc::clone(&is_open);
-        let writer = thread::spawn(move || {
-            let _ = opened.recv_timeout(WORD_PATIENCE);
-            tells.store(true, Ordering::SeqCst);
-            writer.write_value(&word, 0, 1).unwrap();
-            writer.synchronize().unwrap();
-        });
-        Self { open: Some(open), is_open, writer: Some(writer) }
+/// Found out by doing: whether a kernel holds one stream of the device, and nothing else.
+pub(crate) fn spin_holds(device: &Device) -> bool {
+    let stream = || device.create_stream(StreamOptions { non_blocking: true, ..Default::default() }).unwrap();
+    let (held, other) = (stream(), stream());
+    if spin(&held, SPIN).is_err() {
+        return false;
     }
-
-    fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for WordHold {
-    fn drop(&mut self) {
-        drop(self.open.take());
-        if let Some(writer) = self.writer.take() {
-            writer.join().unwrap();
-        }
-    }
-}
-
-fn free_stream(device: &Device) -> Stream {
-    device.create_stream(StreamOptions { non_blocking: true, ..Default::default() }).unwrap()
-}
-
-/// Whether streams of the device can be held by a word.
-pub(crate) fn word_holds(device: &Device) -> bool {
-    let capabilities = device.capabilities();
-    capabilities.write_value.is_available()
-        && capabilities.wait_value.is_available()
-        && capabilities.fill.is_available()
+    let scratch = device.allocate(64).unwrap();
+    let others_go_on = other.fill(&scratch, 0, 64, 0).is_ok() && other.synchronize().is_ok();
+    let is_held = !held.query().unwrap();
+    held.synchronize().unwrap();
+    is_held && others_go_on
 }
 
 fn gate(stream: &Stream) -> Gate {

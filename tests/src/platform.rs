@@ -8,7 +8,7 @@ use spoc_driver::backend::Probed;
 use spoc_driver::fake::{self, FakeControl, FakeOptions};
 use spoc_driver::{BackendKind, Device, DeviceSelector, Driver, Error};
 
-use crate::hold::{HoldWay, gate_holds, word_holds};
+use crate::hold::{HoldWay, gate_holds, spin_holds};
 use crate::stepper::Stepper;
 
 /// One cell of the contract's table of what each backend offers.
@@ -228,8 +228,8 @@ fn way_to_hold(backend: &Probed) -> HoldWay {
     let devices: Vec<_> = backend.devices().iter().map(|info| open(info.index)).collect();
     // What completes on return cannot be held; a gate would hold the caller.
     let is_async = |device: &Device| device.capabilities().async_copies.is_available();
-    let (way, words) = if devices.iter().all(|device| is_async(device) && word_holds(device)) {
-        (HoldWay::Word, "by a word")
+    let (way, words) = if devices.iter().all(|device| is_async(device) && spin_holds(device)) {
+        (HoldWay::Spin, "by a kernel")
     } else if devices.iter().all(|device| is_async(device) && gate_holds(device)) {
         (HoldWay::OneGate, "by a gate")
     } else {

@@ -22,19 +22,24 @@ use super::stream::Lane;
 const MEAN_BYTES_MAX: usize = 256 << 10;
 
 /// As in the kernel's text. All of it has to fit into the 4 KiB of a launch's arguments.
-const PIECES_MAX: usize = 160;
+const PIECES_MAX: usize = 338;
 
 /// Longer copies are cut, so that no group is left with more than others. A multiple of every unit.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// Enough to fill the link: more would only take processors from others.
-const GROUPS_MAX: u32 = 64;
+/// About two a processor of a large device, each with 16 KiB under way: less does not fill the link.
+const GROUPS_MAX: u32 = 256;
+
+/// Addresses are distances from a base in words of this many bytes.
+const WORD_BYTES: u64 = 4;
 
 /// The kernel's argument.
 #[repr(C)]
 struct Pieces {
-    from: [u64; PIECES_MAX],
-    to: [u64; PIECES_MAX],
+    from: u64,
+    to: u64,
+    from_words: [u32; PIECES_MAX],
+    to_words: [u32; PIECES_MAX],
     bytes: [u32; PIECES_MAX],
     count: u32,
 }
@@ -75,9 +80,12 @@ pub(super) unsafe fn all(shared: &Shared, lane: &Lane, batch: &CopyBatch<'_, Buf
         while offset < op.len_bytes {
             let len = PIECE_BYTES_MAX.min(op.len_bytes - offset);
             let from = op.src.wrapping_add(offset).expose_provenance() as u64;
-            if pieces.push(from, op.dst.at(op.dst_offset + offset as u64), len) {
+            let to = op.dst.at(op.dst_offset + offset as u64);
+            if !pieces.push(from, to, len) {
                 // SAFETY: the caller keeps sources and buffers.
                 unsafe { pieces.submit(lane, function) }?;
+                // An empty list takes any.
+                pieces.push(from, to, len);
             }
             offset += len;
         }
@@ -90,17 +98,33 @@ pub(super) unsafe fn all(shared: &Shared, lane: &Lane, batch: &CopyBatch<'_, Buf
 
 impl Pieces {
     fn new() -> Self {
-        Self { from: [0; PIECES_MAX], to: [0; PIECES_MAX], bytes: [0; PIECES_MAX], count: 0 }
+        let none = [0; PIECES_MAX];
+        Self { from: 0, to: 0, from_words: none, to_words: none, bytes: none, count: 0 }
     }
 
-    /// Adds one; says whether it is full then.
+    /// Adds one; false if there is no room, or if it is too far from the first. Both addresses are the same
+    /// number of bytes past a word.
     fn push(&mut self, from: u64, to: u64, len: usize) -> bool {
+        let past = from % WORD_BYTES;
+        if self.count == 0 {
+            // In the middle of what can be reached.
+            let half = u64::from(u32::MAX / 2) * WORD_BYTES;
+            (self.from, self.to) = ((from - past).saturating_sub(half), (to - past).saturating_sub(half));
+        }
+        let words = |address: u64, base: u64| {
+            let distance = (address - past).checked_sub(base)?;
+            u32::try_from(distance / WORD_BYTES).ok()
+        };
         let at = self.count as usize;
-        // Pieces are no longer than `PIECE_BYTES_MAX`, and there is room: whoever fills it empties it.
-        (self.from[at], self.to[at]) = (from, to);
-        self.bytes[at] = u32::try_from(len).unwrap_or(0);
+        let (Some(from), Some(to)) = (words(from, self.from), words(to, self.to)) else { return false };
+        if at == PIECES_MAX {
+            return false;
+        }
+        (self.from_words[at], self.to_words[at]) = (from, to);
+        // Pieces are no longer than `PIECE_BYTES_MAX`, and `past` is below four.
+        self.bytes[at] = u32::try_from(len).unwrap_or(0) | u32::try_from(past << 30).unwrap_or(0);
         self.count += 1;
-        self.count as usize == PIECES_MAX
+        true
     }
 
     /// Launches what there is, and empties the list.
@@ -126,19 +150,35 @@ mod tests {
     #[test]
     fn the_list_is_full_when_it_is() {
         let mut pieces = Pieces::new();
-        for index in 1..PIECES_MAX {
-            assert!(!pieces.push(index as u64, 0, PIECE_BYTES_MAX), "{index}");
+        for index in 0..PIECES_MAX as u64 {
+            assert!(pieces.push(1 << 40, (1 << 41) + 4 * index, PIECE_BYTES_MAX), "{index}");
         }
-        assert!(pieces.push(7, 8, 9));
-        assert_eq!(
-            (pieces.from[PIECES_MAX - 1], pieces.to[PIECES_MAX - 1], pieces.bytes[PIECES_MAX - 1]),
-            (7, 8, 9)
-        );
+        assert!(!pieces.push(1 << 40, 1 << 41, 1));
+    }
+
+    #[test]
+    fn what_is_far_away_begins_a_new_list() {
+        let (from, to) = ((1 << 45) + 3, (1 << 46) + 7);
+        let mut pieces = Pieces::new();
+        for (from, to) in
+            [(from, to), (from - (7 << 30), to + (7 << 30)), (from - 3, to - 7), (from + 9, to - 3)]
+        {
+            assert!(pieces.push(from, to, 5), "{from:x} {to:x}");
+            let at = pieces.count as usize - 1;
+            let past = u64::from(pieces.bytes[at] >> 30);
+            assert_eq!(pieces.from + 4 * u64::from(pieces.from_words[at]) + past, from);
+            assert_eq!(pieces.to + 4 * u64::from(pieces.to_words[at]) + past, to);
+            assert_eq!(pieces.bytes[at] & 0x3fff_ffff, 5);
+        }
+        assert!(!pieces.push(from + (9 << 30), to, 5));
+        assert!(!pieces.push(from, to - (9 << 30), 5));
+        let mut low = Pieces::new();
+        assert!(low.push(4096, 8192, 1) && low.push(4, 8, 1));
     }
 
     #[test]
     fn the_structure_is_the_kernels() {
         assert!(COPY.source.contains(&format!("#define PIECES_MAX {PIECES_MAX}\n")));
-        assert_eq!(size_of::<Pieces>(), 20 * PIECES_MAX + 8);
+        assert_eq!(size_of::<Pieces>(), 12 * PIECES_MAX + 24);
     }
 }

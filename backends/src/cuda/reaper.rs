@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use cudarc::driver::sys::CUdeviceptr;
 use spoc_driver::{Error, ErrorKind, HostBuffer, Result};
@@ -38,7 +38,7 @@ unsafe impl Send for Address {}
 pub(super) struct Reaper {
     doomed: Mutex<Option<Sender<Doomed>>>,
     pending_bytes: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
+    is_done: Mutex<Receiver<()>>,
     context: Arc<Context>,
 }
 
@@ -47,12 +47,17 @@ impl Reaper {
         let (doomed, to_free) = channel();
         let pending_bytes = Arc::new(AtomicU64::new(0));
         let (works_in, counts) = (Arc::clone(context), Arc::clone(&pending_bytes));
-        let thread = std::thread::Builder::new()
+        let (done, is_done) = channel();
+        std::thread::Builder::new()
             .name("spoc-cuda-free".to_owned())
-            .spawn(move || work(&works_in, &to_free, &counts))
+            .spawn(move || {
+                work(&works_in, &to_free, &counts);
+                // Dropped here in any case, which is an answer too.
+                let _ = done.send(());
+            })
             .map_err(|error| Error::new(ErrorKind::Os, "starting CUDA's freeing thread").because(error))?;
         let doomed = Mutex::new(Some(doomed));
-        Ok(Self { doomed, pending_bytes, thread: Some(thread), context: Arc::clone(context) })
+        Ok(Self { doomed, pending_bytes, is_done: Mutex::new(is_done), context: Arc::clone(context) })
     }
 
     /// Frees it as soon as the device lets us.
@@ -84,13 +89,15 @@ impl Reaper {
     }
 }
 
+/// How long the end of a device waits for what is still to be freed. It goes on without us after that.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 impl Drop for Reaper {
     fn drop(&mut self) {
         drop(lock(&self.doomed).take());
-        let Some(thread) = self.thread.take() else { return };
-        // A forked child has the handle, but not the thread.
-        if self.context.api.is_own_process() && thread.join().is_err() {
-            tracing::error!("CUDA's freeing thread panicked");
+        // A forked child has no such thread.
+        if self.context.api.is_own_process() {
+            let _ = lock(&self.is_done).recv_timeout(PATIENCE);
         }
     }
 }

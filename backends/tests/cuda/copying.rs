@@ -42,7 +42,7 @@ fn copies_go_the_way_that_suits_them() {
         // Count, length, skew of the destination; carried, batched.
         let cases = [
             (1000, 16 << 10, 0, true, false),
-            (777, 1000, 4, true, false),
+            (778, 1000, 4, true, false),
             (3, 100, 8, true, false),
             (300, 65_537 - 1, 256, true, false),
             (100, 200 << 10, 12, true, false),

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use spoc_driver::{DeviceSelector, ErrorKind, Exported, SegmentOptions};
 
-use super::{Bench, Held, MIB, at_once, on_every_device, pattern, read};
+use super::{Bench, Held, MIB, at_once, filled, on_every_device, pattern, read, whole};
 
 pub const LENDABLE: SegmentOptions = SegmentOptions { exportable: true };
 
@@ -58,13 +58,25 @@ fn dropping_waits_for_nothing_while_the_device_is_busy() {
         let (small, large) = (bench.device.allocate(64).unwrap(), bench.device.allocate(64 << 20).unwrap());
         let pinned = bench.device.alloc_pinned(4096).unwrap();
         let (event, other) = (bench.device.create_event().unwrap(), bench.stream());
+        let memory = filled(MIB, 1);
+        let (_pin, target) = (bench.device.pin(&memory).unwrap(), bench.device.allocate(MIB as u64).unwrap());
+        let feeding = bench.stream();
+        let copy = |what: &str| {
+            at_once(what, || feeding.copy_to_device(memory.clone(), &[whole(&target, MIB)]).unwrap());
+            at_once("and waiting for it", || feeding.synchronize().unwrap());
+        };
         let held = Held::on(bench);
-        at_once("freeing a plain segment", || drop(small));
+        copy("a copy");
         at_once("freeing a mapped segment", || drop(large));
-        at_once("freeing pinned memory", || drop(pinned));
-        at_once("destroying an event and a stream", || drop((event, other)));
+        at_once("allocating a mapped one", || bench.device.allocate(8 << 20).unwrap());
+        at_once("freeing a plain segment", || drop(small));
+        copy("a copy, while the plain segment is freed");
         at_once("asking for memory", || bench.device.memory().unwrap());
-        at_once("allocating", || drop(bench.device.allocate(8 << 20).unwrap()));
+        at_once("allocating a plain one", || bench.device.allocate(64).unwrap());
+        at_once("freeing pinned memory", || drop(pinned));
+        copy("a copy, while pinned memory is freed");
+        at_once("destroying an event and a stream", || drop((event, other)));
+        at_once("making an event and a stream", || (bench.device.create_event().unwrap(), bench.stream()));
         at_once("opening the device again", || drop(Bench::open(bench.device.info().index)));
         held.open();
     });

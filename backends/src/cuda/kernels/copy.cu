@@ -63,12 +63,15 @@ GATHER(4, u32)
 GATHER(2, u16)
 GATHER(1, u8)
 
-// Many copies, named by the launch itself.
-#define PIECES_MAX 160
+// Many copies, named by the launch itself: distances from a base, in words, and the bytes that both addresses are
+// past a word in the two highest bits of the length.
+#define PIECES_MAX 338
 
 struct Pieces {
-    u64 from[PIECES_MAX];
-    u64 to[PIECES_MAX];
+    u64 from;
+    u64 to;
+    u32 from_words[PIECES_MAX];
+    u32 to_words[PIECES_MAX];
     u32 bytes[PIECES_MAX];
     u32 count;
 };
@@ -96,12 +99,12 @@ __device__ inline void carry(const u8 *from, u8 *to, u32 bytes) {
 
 extern "C" __global__ void carry_pieces(const Pieces pieces) {
     for (u32 i = blockIdx.x; i < pieces.count; i += gridDim.x) {
-        const u8 *from = (const u8 *)pieces.from[i];
-        u8 *to = (u8 *)pieces.to[i];
+        u32 past = pieces.bytes[i] >> 30, bytes = pieces.bytes[i] & 0x3fffffff;
+        const u8 *from = (const u8 *)(pieces.from + 4 * (u64)pieces.from_words[i] + past);
+        u8 *to = (u8 *)(pieces.to + 4 * (u64)pieces.to_words[i] + past);
         u64 apart = (u64)from ^ (u64)to;
-        if ((apart & 15) == 0) carry<uint4>(from, to, pieces.bytes[i]);
-        else if ((apart & 7) == 0) carry<u64>(from, to, pieces.bytes[i]);
-        else if ((apart & 3) == 0) carry<u32>(from, to, pieces.bytes[i]);
-        else carry<u8>(from, to, pieces.bytes[i]);
+        if ((apart & 15) == 0) carry<uint4>(from, to, bytes);
+        else if ((apart & 7) == 0) carry<u64>(from, to, bytes);
+        else carry<u32>(from, to, bytes);
     }
 }
