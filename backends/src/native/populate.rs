@@ -11,8 +11,12 @@ use crate::account::{Absent, Account};
 
 /// A mapping up to this size is present on return: a thread would cost more.
 pub(super) const AT_ONCE_BYTES: usize = 64 << 20;
-/// What one call makes present, a multiple of a huge page: between two of them a thread can be told to stop.
-const STEP_BYTES: usize = 16 << 20;
+/// What one call makes present: a huge page. Between two of them a thread can be told to stop, and whoever maps memory
+/// gets its turn.
+const STEP_BYTES: usize = 2 << 20;
+/// How much the background threads yield to others: who fills memory makes it present in passing, while it is in the
+/// processor's caches, and threads ahead of it would only take its time. Where it waits for a disk, they run.
+const NICE: libc::c_int = 19;
 /// More threads than this gain nothing: the kernel's page zeroing is bound by memory.
 const THREADS_MAX: usize = 8;
 
@@ -109,6 +113,8 @@ pub(super) unsafe fn begin(
 }
 
 fn in_background(range: Range, shared: &Shared) {
+    // SAFETY: takes and gives plain integers; 0 is the calling thread. Where it is refused, nothing is lost but time.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     while !shared.stop.load(Ordering::Relaxed) {
         let Some((ptr, len)) = range.step(shared.next.fetch_add(1, Ordering::Relaxed)) else { return };
         if let Err(error) = advise(ptr, len, libc::MADV_POPULATE_WRITE) {

@@ -236,9 +236,11 @@ unsafe impl HostRegion for RingMemory {
     }
 }
 
-/// Memory of the NUMA node that the device hangs on, where it names one: a wish.
+/// Memory of the NUMA node that the device hangs on, where it names one: a wish. Where reads end in device memory itself
+/// the ring is hardly used, and present when it is.
 fn beside(device: &Device) -> HostMemoryOptions {
-    HostMemoryOptions { numa_node: device.numa_node(), ..HostMemoryOptions::default() }
+    let populate = in_place::reads_in_place(device).is_err();
+    HostMemoryOptions { numa_node: device.numa_node(), populate, ..HostMemoryOptions::default() }
 }
 
 /// A ring that no reader fills, as a source that any number of copies share: what measuring a link needs.

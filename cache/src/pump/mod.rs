@@ -14,6 +14,7 @@ pub use stages::Stages;
 use crate::stats::Counters;
 use crate::{Error, ErrorKind, Result};
 use jobs::Jobs;
+use spoc_bridge::in_place::reads_in_place;
 use spoc_bridge::{Missed, RingMemory, Rung};
 use spoc_driver::{Device, StreamOptions};
 use spoc_io::{HostRegion, IoMode, PlanOptions, ReadClass, Reader, ReaderOptions, ReaderReport};
@@ -143,7 +144,9 @@ impl Pump {
         let memory = Arc::new(RingMemory::allocate_while_pinning(device, chunks * chunk_bytes)?);
         // Beside the device, as the ring is, unless the caller knows better.
         let beside = options.reader.numa_node.or(device.numa_node());
-        let reader_options = ReaderOptions { numa_node: beside, ..options.reader.clone() };
+        // Registering makes all of the ring present. Where reads end in device memory itself it is hardly used.
+        let fixed_buffers = options.reader.fixed_buffers && reads_in_place(device).is_err();
+        let reader_options = ReaderOptions { numa_node: beside, fixed_buffers, ..options.reader.clone() };
         let reader = Reader::start(Arc::clone(&memory) as Arc<dyn HostRegion>, reader_options)?;
         let completions = reader.completions().clone();
         let shared = Arc::new(Shared {
