@@ -61,8 +61,6 @@ struct Verified {
     digest: &'static str,
     /// Bytes compared.
     bytes: u64,
-    /// Of the threads that computed digests, beside those that read and copy.
-    digest_seconds: f64,
 }
 
 /// Where the processor's time went, in seconds.
@@ -289,11 +287,7 @@ pub fn load(
         path: PathReport::new(&did.reader),
         stages: StagesReport::new(&did.stages),
         check: None,
-        verify: digest.map(|digest| Verified {
-            digest,
-            bytes: did.reader.checked_bytes,
-            digest_seconds: units::seconds(did.reader.check_ns),
-        }),
+        verify: digest.map(|digest| Verified { digest, bytes: did.reader.checked_bytes }),
     };
     Ok((loaded, report))
 }
@@ -340,10 +334,10 @@ pub fn render(report: &Report) -> String {
     );
     if let Some(verified) = &report.verify {
         let bytes = units::bytes(verified.bytes);
-        let (digest, seconds) = (verified.digest, verified.digest_seconds);
+        let (digest, seconds) = (verified.digest, report.cpu_parts.check_seconds);
         line(
             "verify",
-            format!("{bytes} agree with the manifest ({digest}), {seconds:.3} s of digests beside"),
+            format!("{bytes} agree with the manifest ({digest}), {seconds:.3} CPU-seconds of digests"),
         );
     }
     if let Some(check) = &report.check {
