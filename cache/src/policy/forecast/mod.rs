@@ -17,7 +17,7 @@ mod layer;
 mod model;
 
 use super::{Cycle, HALF_LIFE_VISITS, Policy, PolicyKind};
-use layer::{Layer, WIDTH_MAX};
+use layer::{Layer, NEVER, WIDTH_MAX};
 use model::Weights;
 
 /// Layer of an item of a wide model.
@@ -30,10 +30,23 @@ pub struct Forecast {
     /// Number of the item within its layer.
     local: Vec<u32>,
     layers: Vec<Layer>,
+    /// What a victim is chosen from, one a layer: apart from the rest, because all of them are looked at.
+    tops: Vec<Top>,
     rings: Vec<Ring>,
     wide: Cycle,
     any_wide: bool,
     scratch: Vec<u32>,
+}
+
+/// A layer's place, and the one of its items that should leave first.
+#[derive(Debug)]
+struct Top {
+    ring: u32,
+    position: u32,
+    local: u32,
+    rank: f32,
+    /// `local` and `rank` may have changed.
+    stale: bool,
 }
 
 /// One model's layers in the order they are visited.
@@ -48,10 +61,8 @@ impl Ring {
     /// Visits until a layer comes round, drawn towards a whole round.
     #[allow(clippy::cast_precision_loss)] // layers are few
     fn visits_until(&self, position: u32) -> f32 {
-        let ahead = match (position + self.layers - self.now) % self.layers {
-            0 => self.layers,
-            ahead => ahead,
-        };
+        let turn = if position > self.now { 0 } else { self.layers };
+        let ahead = position + turn - self.now;
         0.4 * ahead as f32 + 0.6 * self.layers as f32
     }
 }
@@ -62,6 +73,7 @@ impl Default for Forecast {
             layer_of: Vec::new(),
             local: Vec::new(),
             layers: Vec::new(),
+            tops: Vec::new(),
             rings: Vec::new(),
             wide: Cycle::new(HALF_LIFE_VISITS),
             any_wide: false,
@@ -91,7 +103,8 @@ impl Forecast {
                 self.layer_of[item as usize] = self.layers.len() as u32;
                 self.local[item as usize] = local;
             }
-            self.layers.push(Layer::new(ring, position, items));
+            self.layers.push(Layer::new(items));
+            self.tops.push(Top { ring, position, local: 0, rank: NEVER, stale: true });
         }
     }
 
@@ -102,29 +115,34 @@ impl Forecast {
         let front = items.iter().take_while(own).count();
         self.scratch.clear();
         self.scratch.extend(items.iter().filter(own).map(|&item| self.local[item as usize]));
-        let layer = &mut self.layers[number as usize];
-        let ring = &mut self.rings[layer.ring as usize];
-        ring.now = layer.position;
-        layer.visit(&self.scratch, &mut ring.weights);
+        let top = &mut self.tops[number as usize];
+        let ring = &mut self.rings[top.ring as usize];
+        (ring.now, top.stale) = (top.position, true);
+        self.layers[number as usize].visit(&self.scratch, &mut ring.weights);
         front
     }
 
-    fn place(&mut self, item: u32) -> Option<(&mut Layer, u32)> {
-        let layer = self.layer_of[item as usize];
-        (layer != WIDE).then(|| (&mut self.layers[layer as usize], self.local[item as usize]))
+    fn place(&mut self, item: u32) -> Option<(&mut Layer, &mut Top, u32)> {
+        let number = self.layer_of[item as usize] as usize;
+        let layer = self.layers.get_mut(number)?;
+        Some((layer, &mut self.tops[number], self.local[item as usize]))
     }
 
     /// Visits, weighted, until what will be wanted last is wanted, and that item.
     fn farthest(&mut self) -> Option<(f32, u32)> {
-        let mut best: Option<(f32, u32)> = None;
-        for layer in &mut self.layers {
-            let Some((local, rank)) = layer.least() else { continue };
-            let far = self.rings[layer.ring as usize].visits_until(layer.position) / rank;
-            if best.is_none_or(|(most, _)| far > most) {
-                best = Some((far, layer.items[local as usize]));
+        let mut best: Option<(f32, usize)> = None;
+        for (number, top) in self.tops.iter_mut().enumerate() {
+            if top.stale {
+                (top.local, top.rank) = self.layers[number].least();
+                top.stale = false;
+            }
+            // Of a layer without any, the rank is infinite and this 0.
+            let far = self.rings[top.ring as usize].visits_until(top.position) / top.rank;
+            if far > best.map_or(0.0, |(most, _)| most) {
+                best = Some((far, number));
             }
         }
-        best
+        best.map(|(far, number)| (far, self.layers[number].items[self.tops[number].local as usize]))
     }
 }
 
@@ -148,8 +166,8 @@ impl Policy for Forecast {
     }
 
     fn weigh(&mut self, item: u32, weight: f32) {
-        if let Some((layer, local)) = self.place(item) {
-            layer.weigh(local, weight);
+        if let Some((layer, top, local)) = self.place(item) {
+            top.stale |= layer.weigh(local, weight);
         }
     }
 
@@ -157,9 +175,9 @@ impl Policy for Forecast {
         match self.layer_of[item as usize] {
             WIDE => self.wide.distance(item),
             number => {
-                let layer = &self.layers[number as usize];
-                let until = self.rings[layer.ring as usize].visits_until(layer.position);
-                f64::from(until / layer.worth(self.local[item as usize]))
+                let top = &self.tops[number as usize];
+                let until = self.rings[top.ring as usize].visits_until(top.position);
+                f64::from(until / self.layers[number as usize].worth(self.local[item as usize]))
             }
         }
     }
@@ -183,14 +201,24 @@ impl Policy for Forecast {
 
     fn insert(&mut self, item: u32) {
         match self.place(item) {
-            Some((layer, local)) => layer.insert(local),
+            Some((layer, top, local)) => {
+                let rank = layer.insert(local);
+                // Inserted again with a higher rank, the top may not be it any more.
+                top.stale |= top.local == local;
+                if rank < top.rank {
+                    (top.local, top.rank) = (local, rank);
+                }
+            }
             None => self.wide.insert(item),
         }
     }
 
     fn remove(&mut self, item: u32) {
         match self.place(item) {
-            Some((layer, local)) => layer.remove(local),
+            Some((layer, top, local)) => {
+                layer.remove(local);
+                top.stale |= top.local == local;
+            }
             None => self.wide.remove(item),
         }
     }
