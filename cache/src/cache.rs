@@ -75,6 +75,15 @@ pub struct SlotClass {
     pub slot_bytes: u64,
 }
 
+/// Slots that a pool needs, see [`SlotCache::min_capacity`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MinCapacity {
+    /// Groups of the widest set: fewer slots cannot serve it at once.
+    pub layer: usize,
+    /// Groups of the widest round of all layers: with fewer slots LRU finds nothing, and every policy less.
+    pub round: usize,
+}
+
 /// What the cache, its leases and the pump share.
 pub(crate) struct Shared {
     arena: Arc<Arena>,
@@ -450,6 +459,14 @@ impl SlotCache {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The floors of the pool, as far as requests have shown: below them hits collapse. Zeros before the first request;
+    /// they rise while wider sets and rounds are seen. See also `cachestat advise`.
+    #[must_use]
+    pub fn min_capacity(&self) -> MinCapacity {
+        let (layer, round) = self.shared.with(Core::floors);
+        MinCapacity { layer, round }
     }
 
     /// How many slots are in which state, now: releases whose events have fired are retired first.

@@ -64,7 +64,7 @@ mod sync;
 mod wants;
 mod waves;
 
-pub use cache::{CacheOptions, SlotCache, SlotClass};
+pub use cache::{CacheOptions, MinCapacity, SlotCache, SlotClass};
 pub use catalogue::{Catalogue, GroupRules};
 pub use engine::{CacheEvent, Hinted, Subscription};
 pub use error::{Error, ErrorKind, Result};

@@ -1,9 +1,12 @@
 //! The command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand};
 use spoc_tools::cli::parse_switch;
+
+use crate::why::parse_key;
 
 /// Shows what a cache is doing, once a second, from its process's statistics page.
 ///
@@ -27,6 +30,9 @@ pub struct Cli {
     /// One JSON value a line
     #[arg(long, global = true, env = "SPOC_JSON", value_parser = parse_switch, action = ArgAction::SetTrue)]
     json: bool,
+    /// Comma-separated rows with a header
+    #[arg(long, global = true, env = "SPOC_CSV", value_parser = parse_switch, action = ArgAction::SetTrue, conflicts_with = "json")]
+    csv: bool,
     /// Something else to show.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -47,7 +53,9 @@ Examples:
   cachestat                      the only process there is, a line a second
   cachestat spoc-loader 5 12     a minute in twelve lines
   cachestat 4711 --once --json   totals since the start
-  cachestat slots 4711           what every slot holds";
+  cachestat slots 4711           what every slot holds
+  cachestat why 0/17             what happened to group 17 of model 0, and why
+  cachestat advise               what more slots would buy, and what is wrong";
 
 /// Further views.
 #[derive(Debug, Subcommand)]
@@ -58,12 +66,61 @@ pub enum Command {
         #[arg(value_name = "PID|NAME")]
         target: Option<String>,
     },
+    /// Show which groups are held, layer by layer
+    Map {
+        /// Process id or command name [default: the only process with a page]
+        #[arg(value_name = "PID|NAME")]
+        target: Option<String>,
+    },
+    /// List the groups used most since they were loaded
+    Top {
+        /// Process id or command name [default: the only process with a page]
+        #[arg(value_name = "PID|NAME")]
+        target: Option<String>,
+        /// How many
+        #[arg(short = 'n', long, default_value_t = 20)]
+        most: usize,
+    },
+    /// Say what happened to a key lately, and why
+    Why {
+        /// MODEL/GROUP, or GROUP of model 0
+        #[arg(value_parser = parse_key)]
+        key: (u32, u32),
+        /// Process id or command name [default: the only process with a page]
+        #[arg(value_name = "PID|NAME")]
+        target: Option<String>,
+    },
+    /// Count misses by reason: cold, capacity, policy, loading
+    Misses {
+        /// Process id or command name [default: the only process with a page]
+        #[arg(value_name = "PID|NAME")]
+        target: Option<String>,
+    },
+    /// Estimate what more or fewer slots would buy, and say what is wrong
+    Advise {
+        /// Process id or command name [default: the only process with a page]
+        #[arg(value_name = "PID|NAME")]
+        target: Option<String>,
+    },
+    /// Compare the counters with what `--once --json` printed earlier
+    Diff {
+        /// A file with that line
+        before: PathBuf,
+        /// Process id or command name [default: the only process with a page]
+        #[arg(value_name = "PID|NAME")]
+        target: Option<String>,
+    },
 }
 
 impl Cli {
     /// Whether to answer in JSON.
     pub fn json(&self) -> bool {
         self.json
+    }
+
+    /// Whether to answer in comma-separated rows.
+    pub fn csv(&self) -> bool {
+        self.csv
     }
 
     /// Time between lines.

@@ -2,10 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod args;
 mod rates;
+mod residents;
 mod slots;
+mod table;
 mod target;
+mod why;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,6 +22,7 @@ use spoc_tools::process;
 
 use args::{Cli, Command};
 use rates::{HEADER, Interval, Sample};
+use table::Table;
 use target::Target;
 
 /// The page is of a version this program does not know.
@@ -37,17 +42,53 @@ fn run(cli: &Cli, out: Out) -> Result<u8> {
     match &cli.command {
         Some(Command::Slots { target }) => {
             let target = target::find(target.as_deref())?;
-            look(&target, |reader| out.answer(&slots::table(reader), |table| table.to_string()))?;
+            look(&target, |reader| match cli.csv() {
+                true => slots::table(reader).table().show(out, true),
+                false => out.answer(&slots::table(reader), |table| table.to_string()),
+            })?;
+        }
+        Some(Command::Map { target }) => {
+            look(&target::find(target.as_deref())?, |reader| {
+                let grid = residents::grid(reader);
+                match cli.csv() {
+                    true => grid.table().show(out, true),
+                    false => out.answer(&grid, |grid| grid.to_string()),
+                }
+            })?;
+        }
+        Some(Command::Top { target, most }) => table(cli, target, out, |page| residents::top(page, *most))?,
+        Some(Command::Why { key, target }) => table(cli, target, out, |page| why::events(page, *key))?,
+        Some(Command::Misses { target }) => table(cli, target, out, advise::misses)?,
+        Some(Command::Advise { target }) => table(cli, target, out, advise::advise)?,
+        Some(Command::Diff { before, target }) => {
+            let text =
+                std::fs::read_to_string(before).map_err(|error| Failure::io(before, "reading", &error))?;
+            let then = serde_json::from_str(&text).unwrap_or_default();
+            let found = look(&target::find(target.as_deref())?, |page| advise::diff(page, &then))?;
+            let expected = "a line that `cachestat --once --json` printed is expected";
+            let no_counters = || Failure::usage(format_args!("{}: {expected}", before.display())).at(before);
+            found.ok_or_else(no_counters)?.show(out, cli.csv());
         }
         None => {
             let target = target::find(cli.target.as_deref())?;
             match cli.once {
-                true => once(&target, out)?,
-                false => watch(&target, cli.interval(), cli.count, out)?,
+                true => once(&target, cli.csv(), out)?,
+                false => watch(&target, cli.interval(), cli.count, cli.csv(), out)?,
             }
         }
     }
     Ok(0)
+}
+
+/// Shows a table made of the page.
+fn table(
+    cli: &Cli,
+    target: &Option<String>,
+    out: Out,
+    make: impl FnOnce(&Reader<'_>) -> Table,
+) -> Result<()> {
+    look(&target::find(target.as_deref())?, make)?.show(out, cli.csv());
+    Ok(())
 }
 
 /// Looks at the page as it is now.
@@ -61,13 +102,13 @@ fn look<T>(target: &Target, with: impl FnOnce(&Reader<'_>) -> T) -> Result<T> {
 }
 
 /// Everything since the page was made.
-fn once(target: &Target, out: Out) -> Result<()> {
+fn once(target: &Target, csv: bool, out: Out) -> Result<()> {
     let now = look(target, Sample::take)?;
-    show(&Interval::since_start(now), target, true, out);
+    show(&Interval::since_start(now), target, true, csv, out);
     Ok(())
 }
 
-fn watch(target: &Target, every: Duration, count: Option<u64>, out: Out) -> Result<()> {
+fn watch(target: &Target, every: Duration, count: Option<u64>, csv: bool, out: Out) -> Result<()> {
     let mut before = look(target, Sample::take)?;
     let mut due = Instant::now();
     for line in 0.. {
@@ -77,7 +118,13 @@ fn watch(target: &Target, every: Duration, count: Option<u64>, out: Out) -> Resu
         due += every;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let now = look(target, Sample::take)?;
-        show(&Interval::between(&before, now.clone()), target, line % 20 == 0, out);
+        show(
+            &Interval::between(&before, now.clone()),
+            target,
+            if csv { line == 0 } else { line % 20 == 0 },
+            csv,
+            out,
+        );
         before = now;
         if !target.is_live() {
             spoc_tools::out::note(format_args!("{target} has ended"));
@@ -87,11 +134,17 @@ fn watch(target: &Target, every: Duration, count: Option<u64>, out: Out) -> Resu
     Ok(())
 }
 
-fn show(interval: &Interval, target: &Target, with_header: bool, out: Out) {
+fn show(interval: &Interval, target: &Target, with_header: bool, csv: bool, out: Out) {
     if out.is_json() {
         return json_line(&interval.json(target.pid(), target.command()));
     }
+    if csv {
+        return interval.csv(with_header);
+    }
     if with_header {
+        for remark in interval.diagnostics() {
+            spoc_tools::out::note(remark);
+        }
         write_line(&HEADER);
     }
     write_line(interval);

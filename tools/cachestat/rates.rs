@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 use spoc_cache::stats::layout::Counter;
 use spoc_cache::stats::{Header, Reader, Snapshot};
+use spoc_tools::out::write_line;
 
 /// The heading of the columns.
 pub const HEADER: &str =
@@ -20,6 +21,7 @@ pub struct Sample {
     header: Header,
     counters: [u64; Counter::ALL.len()],
     snapshot: Snapshot,
+    diagnostics: Vec<String>,
 }
 
 impl Sample {
@@ -30,6 +32,7 @@ impl Sample {
             header: reader.header(),
             counters: Counter::ALL.map(|counter| reader.counter(counter)),
             snapshot: reader.snapshot(),
+            diagnostics: crate::advise::diagnose(reader),
         }
     }
 
@@ -123,7 +126,42 @@ impl Interval {
             "states": { "free": free, "loading": loading, "resident": resident, "leased": leased,
                         "draining": draining, "failed": failed },
             "counters": counters,
+            "diagnostics": self.now.diagnostics,
         })
+    }
+
+    /// What is wrong with the cache, a line each.
+    pub fn diagnostics(&self) -> &[String] {
+        &self.now.diagnostics
+    }
+
+    /// The line as comma-separated values: the columns of the text, then every counter.
+    pub fn csv(&self, with_header: bool) {
+        const COLUMNS: &str = "unix_seconds,interval_seconds,hits,misses,hit_percent,loads,mb_per_s,stall_ms_per_s,\
+                               evictions,in_flight,leased,free,slots";
+        if with_header {
+            let counters: Vec<String> =
+                Counter::ALL.iter().map(|counter| format!("counter_{}", counter.as_str())).collect();
+            write_line(&format_args!("{COLUMNS},{}", counters.join(",")));
+        }
+        let percent = self.hit_percent().map_or_else(String::new, |percent| format!("{percent:.2}"));
+        let Snapshot { states, in_flight, .. } = self.now.snapshot;
+        let counters: Vec<String> = self.counted.iter().map(u64::to_string).collect();
+        write_line(&format_args!(
+            "{:.3},{:.3},{},{},{percent},{},{:.3},{:.3},{},{in_flight},{},{},{},{}",
+            self.now.unix.as_secs_f64(),
+            self.time.as_secs_f64(),
+            self.count(Counter::Hits),
+            self.count(Counter::Misses),
+            self.count(Counter::FillsDone),
+            self.mb_per_s(),
+            self.stall_ms_per_s(),
+            self.count(Counter::Evictions),
+            states[3],
+            states[0],
+            self.now.header.slots,
+            counters.join(","),
+        ));
     }
 }
 
@@ -172,6 +210,15 @@ mod tests {
         assert!(interval.to_string().contains("18446744073709551615"));
         let nothing = Interval::between(&sample, sample.clone());
         assert_eq!(nothing.hit_percent(), None);
+        let page = Reader::new(&words).expect("a page");
+        for table in
+            [crate::advise::advise(&page), crate::advise::misses(&page), crate::residents::top(&page, 9)]
+        {
+            assert!(!table.to_string().is_empty());
+        }
+        assert!(crate::why::events(&page, (0, 1)).to_string().contains("is in no slot"));
+        assert!(crate::residents::grid(&page).to_string().contains("MODEL"));
+        assert!(page.curve().is_empty() || page.curve().iter().all(|point| point.hits <= point.requested));
         assert!(crate::slots::table(&Reader::new(&words).expect("a page")).to_string().contains("SLOT"));
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use serde_json::json;
 use spoc_cache::stats::Reader;
 use spoc_tools::units;
 
@@ -47,6 +48,39 @@ pub fn table(reader: &Reader<'_>) -> Table {
         })
     });
     Table { slot_bytes: reader.header().stride_bytes, slots: rows.collect() }
+}
+
+impl Table {
+    /// The same as rows.
+    pub fn table(&self) -> crate::table::Table {
+        let mut table = crate::table::Table::new(&[
+            "slot",
+            "state",
+            "model",
+            "group",
+            "layer",
+            "bytes",
+            "generation",
+            "leases",
+            "uses",
+            "last_use_seconds",
+        ]);
+        for row in &self.slots {
+            table.push(vec![
+                json!(row.slot),
+                json!(row.state),
+                json!(row.model),
+                json!(row.group),
+                json!(row.layer),
+                json!(row.bytes),
+                json!(row.generation),
+                json!(row.leases),
+                json!(row.uses),
+                json!(row.last_use_seconds),
+            ]);
+        }
+        table
+    }
 }
 
 impl fmt::Display for Table {

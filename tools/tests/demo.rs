@@ -174,6 +174,46 @@ fn signals_that_were_ignored_stay_ignored() {
 }
 
 #[test]
+fn cachestat_shows_every_view_of_a_demo() {
+    let place = Place::new();
+    let running = Running::start(&mut slow_demo(&place));
+    let pid = running.pid();
+    let busy = |stat: &Value| stat["evictions"].as_u64().is_some_and(|evictions| evictions > 12);
+    let stat = wait_for("a busy cache", || once(&place, pid).filter(busy));
+    let before = place.write("before.json", stat.to_string().as_bytes());
+    let pid = pid.to_string();
+    let views: [(&[&str], &str); 7] = [
+        (&["map"], "FROM GROUP"),
+        (&["top", "-n", "3"], "IDLE_S"),
+        (&["why", "0/3"], "an acquire"),
+        (&["misses"], "requested:"),
+        (&["advise"], "found with 9 slots so far"),
+        (&["slots"], "LAST USE"),
+        (&["diff", before.to_str().expect("UTF-8")], "DIFFERENCE"),
+    ];
+    for (view, said) in views {
+        let run = |more: &[&str]| {
+            let run = output(place.cachestat().args(view).arg(&pid).args(more));
+            assert!(run.status.success(), "{view:?}: {}", stderr(&run));
+            stdout(&run)
+        };
+        assert!(run(&[]).contains(said), "{view:?}: {}", run(&[]));
+        let value: Value = serde_json::from_str(&run(&["--json"])).expect("one JSON value");
+        assert!(value.is_object(), "{view:?}");
+        let csv = run(&["--csv"]);
+        let columns = csv.lines().next().expect("a header").split(',').count();
+        assert!(columns >= 4 && csv.lines().count() > 1, "{view:?}: {csv}");
+    }
+    let misses: Value = answer(place.cachestat().args(["misses", &pid, "--json"]));
+    assert_eq!(misses["rows"][0]["count"], 12, "every layer was new once: {misses}");
+    let csv = stdout(&output(place.cachestat().args([&pid, "0.1", "2", "--csv"])));
+    let fields: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert!(fields.len() == 3 && fields.iter().all(|&count| count == fields[0]), "{csv}");
+    let wrong = output(place.cachestat().args(["why", "x", &pid]));
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
 fn cachestat_sees_a_demo_even_when_it_is_stopped() {
     let place = Place::new();
     let running = Running::start(&mut slow_demo(&place));

@@ -231,6 +231,7 @@ impl Core {
                 let pool = self.models.item(item).pool as usize;
                 // `choose` made room for every one of them.
                 let Some(slot) = self.pools[pool].free.pop() else { unreachable!("no slot was chosen") };
+                self.reuse.missed(item, &self.counters);
                 self.take_for_fill(slot, item, Cause::Demand);
                 self.table.get_mut(slot).waiters.push(index);
                 ticket.slots[place] = slot;

@@ -47,6 +47,11 @@ impl Core {
             let slot = self.slot_of[item as usize];
             if slot == NONE || self.table.state(slot) == State::Loading {
                 place_of.push(NONE);
+                if slot == NONE {
+                    self.reuse.missed(item, &self.counters);
+                } else {
+                    self.counters.add(Counter::Joins, 1);
+                }
                 claimed.missing.extend(self.models.key_of(item));
                 continue;
             }

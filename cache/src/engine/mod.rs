@@ -17,6 +17,7 @@ mod leases;
 mod models;
 mod pools;
 mod resize;
+mod reuse;
 #[cfg(test)]
 mod tests;
 mod visits;
@@ -42,6 +43,7 @@ use governor::Governor;
 use models::Models;
 use pools::Chosen;
 pub(crate) use pools::Pool;
+use reuse::Reuse;
 use spoc_driver::Device;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -72,6 +74,7 @@ pub(crate) struct Core {
     quarantined: Vec<u32>,
     ahead: Ahead,
     governor: Governor,
+    reuse: Reuse,
     events: Subscribers,
     leases: u64,
     in_flight_bytes: u64,
@@ -121,6 +124,7 @@ impl Core {
             quarantined: Vec::new(),
             ahead: Ahead::default(),
             governor: Governor::default(),
+            reuse: Reuse::default(),
             events: Subscribers::default(),
             leases: 0,
             in_flight_bytes: 0,
@@ -143,6 +147,7 @@ impl Core {
 
     fn publish_snapshot(&self) {
         let counts = self.table.counts();
+        self.counters.governor(self.governor.is_off());
         let states = |state: State| (at::S_STATES + state as usize, counts[state as usize]);
         self.counters.snapshot(&[
             states(State::Free),

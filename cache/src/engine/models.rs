@@ -254,6 +254,7 @@ impl Core {
         for pool in &mut self.pools {
             pool.policy.add_model(&positions);
         }
+        self.reuse.add_model(&positions);
         let layers = positions.iter().max().map_or(0, |&last| last + 1);
         let mut members = vec![0; layers as usize];
         positions.iter().for_each(|&position| members[position as usize] += 1);

@@ -20,6 +20,7 @@ impl Core {
         pool.policy.set_capacity(pool.slots);
         // Taken from the end: the lowest number first.
         pool.free.splice(0..0, slots.rev());
+        self.reuse.set_slots(self.pools.iter().map(|pool| pool.slots).sum());
         let strides = self.pools.iter().map(|pool| pool.stride_bytes).max();
         self.counters.set_up_slots(
             self.table.len(),
@@ -51,6 +52,7 @@ impl Core {
         self.pools[pool].slots -= slots.len();
         let left = self.pools[pool].slots;
         self.pools[pool].policy.set_capacity(left);
+        self.reuse.set_slots(self.pools.iter().map(|pool| pool.slots).sum());
         self.pools[pool].free.retain(|free| !slots.contains(free));
         for slot in slots {
             self.unlist(slot);
@@ -88,6 +90,7 @@ impl Core {
         self.pools[pool].slots += slots.len();
         let again = self.pools[pool].slots;
         self.pools[pool].policy.set_capacity(again);
+        self.reuse.set_slots(self.pools.iter().map(|pool| pool.slots).sum());
         for slot in slots {
             self.table.get_mut(slot).leaving = false;
             match self.table.state(slot) {

@@ -15,6 +15,10 @@ impl Core {
         for pool in &mut self.pools {
             pool.policy.visit(items);
         }
+        let Some(&first) = items.first() else { return };
+        let position = self.models.position(first);
+        self.reuse.visit(items, position, &self.counters);
+        self.warn_of_floor();
     }
 
     /// The sets that readers found, before anything is decided.

@@ -4,7 +4,8 @@
 //! header (64 words) | counters | two snapshots | slot records (room for slots_max) | event log
 //! ```
 //!
-//! - **Header**: written once before the magic, except heartbeat, snapshot sequence and log head.
+//! - **Header**: written once before the magic, except heartbeat, snapshot sequence, log head, floors, governor and the
+//!   points of the miss-ratio curve (estimates: a reader may see a point half renewed).
 //! - **Counters** only rise. Two counters read one after another may be a few events apart.
 //! - **Snapshots** hold what must agree (how many slots are in each state). The writer fills the one that is
 //!   not current, then publishes it by the sequence: `sequence & 1` names the current one, which stays
@@ -69,6 +70,18 @@ pub const H_HEARTBEAT_NS: usize = 32;
 pub const H_SNAPSHOT_SEQUENCE: usize = 33;
 /// Entries ever written to the event log.
 pub const H_LOG_HEAD: usize = 34;
+/// Groups that the widest set wanted, and that one round of all layers wanted at most; 0 until known.
+pub const H_FLOOR_LAYER: usize = 36;
+/// See [`H_FLOOR_LAYER`].
+pub const H_FLOOR_ROUND: usize = 37;
+/// 1 while reading ahead is turned off because it does not pay.
+pub const H_GOVERNOR_OFF: usize = 38;
+/// First word of the miss-ratio curve: [`CURVE_POINTS`] times slots, followed requests, hits. 0 slots: no point.
+pub const H_CURVE_AT: usize = 40;
+/// Points of the miss-ratio curve.
+pub const CURVE_POINTS: usize = 8;
+/// Words of one point.
+pub const CURVE_WORDS: usize = 3;
 
 /// A counter that only rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +93,7 @@ pub enum Counter {
     Hits,
     /// Keys that were not.
     Misses,
-    /// Misses that joined a fill already running.
+    /// Misses whose fill was already running; an acquire joins it.
     Joins,
     /// Sets served or refused for their width.
     Acquires,
@@ -144,11 +157,17 @@ pub enum Counter {
     SpeculationRefused,
     /// Events that a subscriber was too slow for.
     EventsDropped,
+    /// Misses that were neither there nor loading, of keys never asked for before.
+    MissesCold,
+    /// Such misses of keys since whose last request at least as many loads went by as there are slots.
+    MissesCapacity,
+    /// Such misses with fewer loads since: another choice of what leaves would have kept them.
+    MissesPolicy,
 }
 
 impl Counter {
     /// Every counter, in the order of their words.
-    pub const ALL: [Counter; 35] = [
+    pub const ALL: [Counter; 38] = [
         Counter::Requested,
         Counter::Hits,
         Counter::Misses,
@@ -184,6 +203,9 @@ impl Counter {
         Counter::SpeculationWastedBytes,
         Counter::SpeculationRefused,
         Counter::EventsDropped,
+        Counter::MissesCold,
+        Counter::MissesCapacity,
+        Counter::MissesPolicy,
     ];
 
     /// Its name in JSON and metrics.
@@ -225,6 +247,9 @@ impl Counter {
             Counter::SpeculationWastedBytes => "speculation_wasted_bytes",
             Counter::SpeculationRefused => "speculation_refused",
             Counter::EventsDropped => "events_dropped",
+            Counter::MissesCold => "misses_cold",
+            Counter::MissesCapacity => "misses_capacity",
+            Counter::MissesPolicy => "misses_policy",
         }
     }
 }

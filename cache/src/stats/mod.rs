@@ -7,5 +7,5 @@ pub mod layout;
 mod reader;
 mod writer;
 
-pub use reader::{Cause, Header, LogEntry, LogKind, PageError, Reader, SlotRecord, Snapshot};
+pub use reader::{Cause, CurvePoint, Header, LogEntry, LogKind, PageError, Reader, SlotRecord, Snapshot};
 pub use writer::{CounterStore, Counters, HeapStore, Identity};

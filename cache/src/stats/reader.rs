@@ -49,6 +49,23 @@ pub struct Header {
     pub created_unix_ns: u64,
     /// Last sign of life, ns since then.
     pub heartbeat_ns: u64,
+    /// Groups of the widest set so far; 0 until known.
+    pub floor_layer: u64,
+    /// Groups of the widest round of all layers so far; 0 until known.
+    pub floor_round: u64,
+    /// Reading ahead is turned off because it does not pay.
+    pub governor_off: bool,
+}
+
+/// What so many slots would have found, by a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CurvePoint {
+    /// Slots of the pool that was thought of.
+    pub slots: u64,
+    /// Followed requests.
+    pub requested: u64,
+    /// Those that it would have had.
+    pub hits: u64,
 }
 
 /// Figures that agree with each other.
@@ -201,7 +218,25 @@ impl<'a> Reader<'a> {
             policy: self.get(at::H_POLICY),
             created_unix_ns: self.get(at::H_CREATED_UNIX_NS),
             heartbeat_ns: self.get(at::H_HEARTBEAT_NS),
+            floor_layer: self.get(at::H_FLOOR_LAYER),
+            floor_round: self.get(at::H_FLOOR_ROUND),
+            governor_off: self.get(at::H_GOVERNOR_OFF) == 1,
         }
+    }
+
+    /// The miss-ratio curve, fewest slots first; empty until enough was asked for. Points that cannot be are left out.
+    #[must_use]
+    pub fn curve(&self) -> Vec<CurvePoint> {
+        let point = |number: usize| {
+            let base = at::H_CURVE_AT + number * at::CURVE_WORDS;
+            CurvePoint { slots: self.get(base), requested: self.get(base + 1), hits: self.get(base + 2) }
+        };
+        let mut points: Vec<CurvePoint> = (0..at::CURVE_POINTS)
+            .map(point)
+            .filter(|point| point.slots > 0 && point.requested > 0 && point.hits <= point.requested)
+            .collect();
+        points.sort_by_key(|point| point.slots);
+        points
     }
 
     /// The value of one counter.

@@ -2,7 +2,7 @@
 
 use super::layout as at;
 use super::layout::Counter;
-use super::reader::{Cause, LogKind};
+use super::reader::{Cause, CurvePoint, LogKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -205,6 +205,22 @@ impl Counters {
         self.put(entry + at::L_TIME_NS, self.now_ns());
         self.words()[entry + at::L_STAMP].store(number + 1, Ordering::Release);
         self.words()[at::H_LOG_HEAD].store(number + 1, Ordering::Release);
+    }
+
+    /// Publishes the estimates: the curve and the floors.
+    pub(crate) fn curve(&self, points: &[CurvePoint; at::CURVE_POINTS], floor_layer: u64, floor_round: u64) {
+        for (number, point) in points.iter().enumerate() {
+            let base = at::H_CURVE_AT + number * at::CURVE_WORDS;
+            self.put(base, point.slots);
+            self.put(base + 1, point.requested);
+            self.put(base + 2, point.hits);
+        }
+        self.put(at::H_FLOOR_LAYER, floor_layer);
+        self.put(at::H_FLOOR_ROUND, floor_round);
+    }
+
+    pub(crate) fn governor(&self, off: bool) {
+        self.put(at::H_GOVERNOR_OFF, u64::from(off));
     }
 
     /// Publishes figures that must agree: fields of a snapshot, the time is added.

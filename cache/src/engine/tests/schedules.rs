@@ -278,6 +278,15 @@ impl Run {
             core.retire_all();
             assert!(core.is_quiet(), "something is left over");
         });
+        let counters = self.harness.cache.counters().clone();
+        let sum = |parts: &[Counter]| parts.iter().map(|&part| counters.get(part)).sum::<u64>();
+        assert_eq!(
+            sum(&[Counter::Requested]),
+            sum(&[Counter::Hits, Counter::Misses]),
+            "every key is one or the other"
+        );
+        let reasons = [Counter::MissesCold, Counter::MissesCapacity, Counter::MissesPolicy, Counter::Joins];
+        assert_eq!(sum(&[Counter::Misses]), sum(&reasons), "every miss has one reason");
         let Harness { control, device, cache, copies, feed, .. } = self.harness;
         assert_eq!(control.violations(), Vec::<String>::new());
         drop((cache, copies, feed));
@@ -315,6 +324,11 @@ fn random_schedules_agree_with_the_reference() {
 #[test]
 fn random_schedules_under_cycle_read_what_they_leased() {
     schedules(1_000_000_000, wanted(), PolicyKind::Cycle);
+}
+
+#[test]
+fn random_schedules_under_forecast_read_what_they_leased() {
+    schedules(2_000_000_000, wanted(), PolicyKind::Forecast);
 }
 
 #[test]

@@ -51,6 +51,7 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 
 /// 2^x for the exponents that matter. Adding 1.5 · 2²³ leaves the whole part of x in the lowest bits, from where it goes
 /// into the exponent; a polynomial of the rest, which is between −½ and ½.
+#[allow(clippy::approx_constant)] // a coefficient of the polynomial, fitted with the others
 fn power_of_two(x: f32) -> f32 {
     const WHOLE: f32 = 12_582_912.0;
     let x = x.clamp(-30.0, 30.0);
