@@ -157,6 +157,14 @@ def show(name, values):
     print(f"  {name:44} median {middle:.3f} [95 % {low:.3f} … {high:.3f}] min {min(values):.3f} max {max(values):.3f} n {len(values)}")
 
 
+FIELDS = (
+    ("gb_per_s", "GB/s"),
+    ("cpu_s_per_gb", "CPU-s per GB"),
+    ("moving_cpu_s_per_gb", "moving CPU-s per GB"),
+    ("queue_busy_share", "time with reads at the disk"),
+)
+
+
 def summary(ledger, setting, ours, rivals):
     """Medians of each, and ours against the best and the thriftiest rival."""
     rows = ledger.of(setting)
@@ -168,7 +176,7 @@ def summary(ledger, setting, ours, rivals):
         for row in rows:
             if row["subject"] == name and "refused" in row:
                 print(f"  {name:44} refused: {row['refused']}")
-        for field, unit in (("gb_per_s", "GB/s"), ("cpu_s_per_gb", "CPU-s per GB"), ("moving_cpu_s_per_gb", "moving CPU-s per GB")):
+        for field, unit in FIELDS:
             values = [row[field] for row in rows if row["subject"] == name and field in row]
             if values:
                 show(f"{name} {unit}", values)

@@ -45,6 +45,8 @@ class Subjects:
             if parts := found.get("cpu_parts"):
                 # Without what the kernel does to make memory present, which happens on whatever thread touches it first.
                 more["moving_cpu_s_per_gb"] = sum(parts.values()) / (self.bytes / 1e9)
+            if "disk_idle_seconds" in found:
+                more["queue_busy_share"] = 1 - found["disk_idle_seconds"] / found["seconds"]
             # Rivals' clocks begin when their device's context and their modules are there: so does ours.
             seconds = sum(found[field] for field in time_fields)
             return self.row(seconds, found["process_cpu_s"], total_s=found.get("total_seconds"), **more)

@@ -31,6 +31,8 @@ struct Report {
     threads: u32,
     staging_bytes: u64,
     disk_wait_seconds: f64,
+    /// The ring had reads to start, and none with the disk.
+    disk_idle_seconds: f64,
     chunk_wait_seconds: f64,
 }
 
@@ -73,6 +75,7 @@ pub fn run(args: &BenchReadArgs, out: Out) -> Result<u8> {
         threads: did.threads,
         staging_bytes,
         disk_wait_seconds: units::seconds(did.disk_wait_ns),
+        disk_idle_seconds: units::seconds(did.disk_idle_ns),
         chunk_wait_seconds: units::seconds(did.chunk_wait_ns),
     };
     out.answer(&report, render);
