@@ -21,6 +21,10 @@ const BUILDING: &str = "building an OpenCL kernel";
 /// Of a build log, so much is told.
 const LOG_BYTES_MAX: usize = 2000;
 
+/// One build at a time in a process, whatever the device: runtimes share one compiler among their devices, and not
+/// every one guards it. Holds no state.
+static BUILDS: Mutex<()> = Mutex::new(());
+
 /// A function that can be launched. Its arguments are set and the launch enqueued behind the lock.
 pub(super) struct Compiled {
     pub(super) kernel: Mutex<Kernel>,
@@ -61,7 +65,7 @@ impl Programs {
     /// # Errors
     /// `InvalidArgument` with the build log if the runtime does not take the source.
     pub(super) fn compiled(&self, context: &Context, source: &str, entry: &str) -> Result<Arc<Compiled>> {
-        // Held while building: some runtimes' compilers are not to be trusted with two threads.
+        // Held while building, so that nobody builds the same twice.
         let mut known = lock(&self.known);
         let of_source = known.get(source).map(Vec::as_slice).unwrap_or_default();
         if let Some((_, compiled)) = of_source.iter().find(|(name, _)| name == entry) {
@@ -120,6 +124,7 @@ impl Programs {
     }
 
     fn build(&self, program: &Program) -> Result<()> {
+        let _turn = lock(&BUILDS);
         let device: cl_device_id = self.device.0;
         // SAFETY: program and device belong together; the options are a C string; no callback is given.
         let code: cl_int = unsafe {

@@ -9,6 +9,7 @@ use spoc_driver::{Error, ErrorKind, Result};
 
 use super::core::Core;
 use super::counters::add;
+use crate::kernel::library::Module;
 use crate::kernel::store::{Key, Store};
 use crate::sync::lock;
 
@@ -16,6 +17,8 @@ const DOING: &str = "making a Vulkan pipeline";
 
 /// What is asked for: SPIR-V, and what it takes.
 pub(super) struct Request<'r> {
+    /// What the words were made from. It is kept, so that its address stands for it.
+    pub(super) origin: Origin,
     pub(super) words: &'r [u32],
     pub(super) entry: &'r str,
     pub(super) bindings: Vec<u32>,
@@ -32,12 +35,31 @@ pub(super) struct Pipeline {
 
 /// The pipelines of an opened device.
 pub(super) struct Pipelines {
-    known: Mutex<HashMap<PipelineKey, Arc<Pipeline>>>,
+    known: Mutex<HashMap<PipelineKey, Known>>,
     store: Store,
 }
 
-/// Entry point, bindings, bytes of scalars, words.
-type PipelineKey = (String, Vec<u32>, u32, Vec<u32>);
+/// What SPIR-V is made from, or it itself.
+#[derive(Clone)]
+pub(super) enum Origin {
+    Wgsl(Arc<Module>),
+    Own(Arc<[u8]>),
+}
+
+impl Origin {
+    fn address(&self) -> usize {
+        match self {
+            Self::Wgsl(module) => Arc::as_ptr(module).addr(),
+            Self::Own(text) => text.as_ptr().addr(),
+        }
+    }
+}
+
+/// Address of what it is made from, entry point, bindings, bytes of scalars.
+type PipelineKey = (usize, String, Vec<u32>, u32);
+
+/// A pipeline, and what keeps its key's address from being another's.
+type Known = (Arc<Pipeline>, Origin);
 
 impl Pipelines {
     pub(super) fn new(core: &Core) -> Self {
@@ -50,11 +72,12 @@ impl Pipelines {
     /// # Errors
     /// `TooLarge` with the limit's name; the driver's refusal.
     pub(super) fn get(&self, core: &Core, request: Request<'_>) -> Result<Arc<Pipeline>> {
-        let key = (request.entry.to_owned(), request.bindings, request.scalars_bytes, request.words.to_vec());
-        if let Some(pipeline) = lock(&self.known).get(&key) {
+        let Request { origin, words, entry, bindings, scalars_bytes } = request;
+        let key = (origin.address(), entry.to_owned(), bindings, scalars_bytes);
+        if let Some((pipeline, _)) = lock(&self.known).get(&key) {
             return Ok(Arc::clone(pipeline));
         }
-        let (entry, bindings, scalars_bytes, words) = &key;
+        let (_, _, bindings, _) = &key;
         let bounds = core.physical.bounds;
         let limit = |need: usize, max: u32, limit: &'static str| match need as u64 > u64::from(max) {
             true => {
@@ -64,15 +87,16 @@ impl Pipelines {
             false => Ok(()),
         };
         limit(bindings.len(), bounds.buffers, "maxPerStageDescriptorStorageBuffers")?;
-        limit(*scalars_bytes as usize, bounds.scalars_bytes, "maxPushConstantsSize")?;
-        let layouts = Layouts::create(core, bindings, *scalars_bytes)?;
+        limit(scalars_bytes as usize, bounds.scalars_bytes, "maxPushConstantsSize")?;
+        let layouts = Layouts::create(core, bindings, scalars_bytes)?;
         let raw = self.create(core, words, entry, layouts.layout)?;
         let (layout, set_layout) = layouts.keep();
         add(&core.counters.pipelines, 1);
         let made = Arc::new(Pipeline { raw, layout, set_layout });
         // Another thread may have been faster: its pipeline stays, and ours goes.
         let mut known = lock(&self.known);
-        let kept = Arc::clone(known.entry(key).or_insert_with(|| Arc::clone(&made)));
+        let (kept, _) = known.entry(key).or_insert_with(|| (Arc::clone(&made), origin));
+        let kept = Arc::clone(kept);
         if !Arc::ptr_eq(&kept, &made) {
             made.destroy(core);
         }
@@ -111,7 +135,7 @@ impl Pipelines {
 
     /// Frees all. The device is idle or lost.
     pub(super) fn destroy(&self, core: &Core) {
-        for (_, pipeline) in lock(&self.known).drain() {
+        for (_, (pipeline, _)) in lock(&self.known).drain() {
             pipeline.destroy(core);
         }
     }
