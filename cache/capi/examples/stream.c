@@ -1,7 +1,7 @@
 /* Streams a model's groups through fewer slots than there are groups, as an inference engine does with layers, then
  * loads the whole model and checks that both ways brought the same bytes.
  *
- *   stream MODEL [BACKEND [SLOTS]]
+ *   stream MODEL [BACKEND [SLOTS [IO]]]
  *
  * Built with any C compiler against libspoc_cache (docs/c-api.md). On the native backend the "kernel" below is a loop
  * on the host; on a GPU it would be a launch on the engine's stream, given the addresses of the slots.
@@ -116,7 +116,7 @@ static uint64_t compare_with_load(spoc_pump pump, spoc_model model, const uint64
 
 int main(int argc, char **argv) {
   if (argc < 2) {
-    fprintf(stderr, "usage: stream MODEL [BACKEND [SLOTS]]\n");
+    fprintf(stderr, "usage: stream MODEL [BACKEND [SLOTS [IO]]]\n");
     return 2;
   }
   const char *backend = argc > 2 ? argv[2] : "native";
@@ -153,7 +153,8 @@ int main(int argc, char **argv) {
   }
 
   spoc_pump pump;
-  CHECK(spoc_pump_open(device, NULL, &pump));
+  spoc_pump_options reading = {.struct_size = sizeof reading, .io = argc > 4 ? argv[4] : "auto"};
+  CHECK(spoc_pump_open(device, &reading, &pump));
   spoc_cache_options options = {
       .struct_size = sizeof options, .slots = slots, .slot_bytes = info.widest_group_bytes};
   spoc_cache cache;

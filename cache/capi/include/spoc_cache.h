@@ -51,6 +51,8 @@ enum spoc_status
   SPOC_ERROR_MISMATCH = 8,
   // A bug in spoc that was caught.
   SPOC_ERROR_INTERNAL = 9,
+  // `replay`: the trace is not what its format prescribes, or is cut off; the message names line or byte.
+  SPOC_ERROR_MALFORMED_TRACE = 10,
   // No such file or folder.
   SPOC_ERROR_NOT_FOUND = 100,
   // A folder, FIFO, socket or device where a file must be.

@@ -27,6 +27,8 @@ pub enum spoc_status {
     SPOC_ERROR_MISMATCH = 8,
     /// A bug in spoc that was caught.
     SPOC_ERROR_INTERNAL = 9,
+    /// `replay`: the trace is not what its format prescribes, or is cut off; the message names line or byte.
+    SPOC_ERROR_MALFORMED_TRACE = 10,
     /// No such file or folder.
     SPOC_ERROR_NOT_FOUND = 100,
     /// A folder, FIFO, socket or device where a file must be.
@@ -219,6 +221,7 @@ const TABLE: &[(spoc_status, &CStr)] = &[
     (S::SPOC_ERROR_DAMAGED_PAGE, c"damaged_page"),
     (S::SPOC_ERROR_MISMATCH, c"mismatch"),
     (S::SPOC_ERROR_INTERNAL, c"internal"),
+    (S::SPOC_ERROR_MALFORMED_TRACE, c"malformed_trace"),
     (S::SPOC_ERROR_NOT_FOUND, c"not_found"),
     (S::SPOC_ERROR_NOT_A_REGULAR_FILE, c"not_a_regular_file"),
     (S::SPOC_ERROR_NO_WEIGHTS, c"no_weights"),

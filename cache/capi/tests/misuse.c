@@ -1,7 +1,7 @@
 /* What a C program does wrong, call by call: each is answered with a code, and none with a crash. Run under valgrind
  * too (docs/c-api.md).
  *
- *   misuse MODEL
+ *   misuse MODEL [IO]
  */
 #include "spoc_cache.h"
 
@@ -364,7 +364,7 @@ static void leases(spoc_device device, spoc_pump pump, spoc_model model) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 2 || strcmp(spoc_status_name(-5), "unknown") != 0 ||
+  if (argc < 2 || strcmp(spoc_status_name(-5), "unknown") != 0 ||
       strcmp(spoc_status_name(SPOC_ERROR_TOO_WIDE), "too_wide") != 0) {
     return 2;
   }
@@ -376,6 +376,7 @@ int main(int argc, char **argv) {
   OK(spoc_device_open(driver, "native", 0, &device));
   OK(spoc_model_open(argv[1], NULL, &model));
   spoc_pump_options options = {.struct_size = sizeof options, .staging_bytes = 1 << 17};
+  options.io = argc > 2 ? argv[2] : NULL;
   OK(spoc_pump_open(device, &options, &pump));
   handles(driver);
   arguments(driver, device, argv[1]);
