@@ -16,7 +16,7 @@ use super::error::Api;
 use super::event::Event;
 use super::host::{HostMemory, Registrations};
 use super::memory::Buffer;
-use super::module::Compiler;
+use super::module::{Compiler, Modules};
 use super::stream::Stream;
 use super::survey::Found;
 use super::trial::{self, Findings};
@@ -39,6 +39,7 @@ pub(super) struct Cuda {
 struct Opened {
     context: Arc<Context>,
     findings: Findings,
+    modules: Arc<Modules>,
 }
 
 impl Cuda {
@@ -51,8 +52,9 @@ impl Cuda {
         Arc::clone(&self.counters)
     }
 
-    fn set_up(&self, context: Arc<Context>, found: &Found) -> Result<Arc<Shared>> {
-        Shared::new(context, found.clone(), Arc::clone(&self.registrations), Arc::clone(&self.counters))
+    fn set_up(&self, context: Arc<Context>, found: &Found, modules: Arc<Modules>) -> Result<Arc<Shared>> {
+        let (registrations, counters) = (Arc::clone(&self.registrations), Arc::clone(&self.counters));
+        Shared::new(context, found.clone(), registrations, counters, modules)
     }
 }
 
@@ -93,14 +95,15 @@ impl Backend for Cuda {
         // Held while a context is made, so that a device is tried once.
         let mut opened = lock(&self.opened);
         if let Some(known) = opened.iter().find(|known| known.context.device == found.device) {
-            let shared = self.set_up(Arc::clone(&known.context), found)?;
+            let shared = self.set_up(Arc::clone(&known.context), found, Arc::clone(&known.modules))?;
             return Ok(Device { shared, findings: known.findings.clone() });
         }
         let context = Context::primary(&self.api, found.device)?;
-        let shared = self.set_up(Arc::clone(&context), found)?;
+        let modules = Arc::new(Modules::default());
+        let shared = self.set_up(Arc::clone(&context), found, Arc::clone(&modules))?;
         let findings = trial::run(&shared);
         tracing::debug!(device = found.info.name, version = self.api.version, "a CUDA device is open");
-        opened.push(Opened { context, findings: findings.clone() });
+        opened.push(Opened { context, findings: findings.clone(), modules });
         Ok(Device { shared, findings })
     }
 
@@ -117,7 +120,7 @@ impl Backend for Cuda {
         let found = self.found.iter().find(|found| found.device == context.device);
         let found = found
             .ok_or_else(|| Error::new(ErrorKind::NoSuchDevice, DOING).with("ordinal", context.device))?;
-        let shared = self.set_up(context, found)?;
+        let shared = self.set_up(context, found, Arc::default())?;
         let findings = trial::run(&shared);
         Ok(Device { shared, findings })
     }

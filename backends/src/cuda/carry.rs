@@ -3,12 +3,10 @@
 //!
 //! The copies are named in the launch's own arguments, so that there is no table to keep until it has run.
 
-use std::sync::atomic::Ordering;
-
 use spoc_driver::backend::{CopyBatch, CopyOp};
 use spoc_driver::{Grid, Result};
 
-use super::built_ins::{COPY, GROUP};
+use super::built_ins::GROUP;
 use super::counters::add;
 use super::device::Shared;
 use super::launch::submit_places;
@@ -46,13 +44,13 @@ struct Pieces {
 
 const _: () = assert!(size_of::<Pieces>() <= 4096);
 
-/// Whether the kernel serves for these copies: small, from pinned memory, and alike in alignment.
-pub(super) fn serves(shared: &Shared, batch: &CopyBatch<'_, Buffer>, total_bytes: usize) -> bool {
-    batch.len() > 1
+/// The kernel, if it serves for these copies: small, from pinned memory, and alike in alignment.
+pub(super) fn serves(shared: &Shared, batch: &CopyBatch<'_, Buffer>, total_bytes: usize) -> Option<Function> {
+    let does = batch.len() > 1
         && total_bytes / batch.len() < MEAN_BYTES_MAX
         && shared.found.facts.same_addresses
-        && !shared.has_no_carrier.load(Ordering::Relaxed)
-        && batch.iter().all(|op| is_aligned(&op) && shared.registrations.holds(op.src.addr(), op.len_bytes))
+        && batch.iter().all(|op| is_aligned(&op) && shared.registrations.holds(op.src.addr(), op.len_bytes));
+    if does { shared.modules.carrier() } else { None }
 }
 
 /// Byte by byte the kernel would be slower than anything.
@@ -60,20 +58,16 @@ fn is_aligned(op: &CopyOp<'_, Buffer>) -> bool {
     (op.src.addr() as u64 ^ op.dst.at(op.dst_offset)).is_multiple_of(4)
 }
 
-/// Enqueues the copies; false if the kernel cannot be had, which is told once.
+/// Enqueues the copies.
 ///
 /// # Safety
 /// As the port's, for each of them.
-pub(super) unsafe fn all(shared: &Shared, lane: &Lane, batch: &CopyBatch<'_, Buffer>) -> Result<bool> {
-    let function = match shared.modules.built_in(&shared.context, &COPY, "carry_pieces") {
-        Ok(function) => function,
-        Err(error) if error.is_device_lost() => return Err(error),
-        Err(error) => {
-            shared.has_no_carrier.store(true, Ordering::Relaxed);
-            tracing::warn!(%error, "small copies go one by one: their kernel cannot be had");
-            return Ok(false);
-        }
-    };
+pub(super) unsafe fn all(
+    shared: &Shared,
+    lane: &Lane,
+    function: Function,
+    batch: &CopyBatch<'_, Buffer>,
+) -> Result<()> {
     let mut pieces = Pieces::new();
     for op in batch.iter() {
         let mut offset = 0;
@@ -93,7 +87,7 @@ pub(super) unsafe fn all(shared: &Shared, lane: &Lane, batch: &CopyBatch<'_, Buf
     // SAFETY: as above.
     unsafe { pieces.submit(lane, function) }?;
     add(&shared.counters.carried_copies, batch.len());
-    Ok(true)
+    Ok(())
 }
 
 impl Pieces {
@@ -145,6 +139,7 @@ impl Pieces {
 
 #[cfg(test)]
 mod tests {
+    use super::super::built_ins::COPY;
     use super::*;
 
     #[test]

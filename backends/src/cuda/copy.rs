@@ -94,11 +94,9 @@ pub(super) unsafe fn many(
     batch: &CopyBatch<'_, Buffer>,
 ) -> Result<()> {
     let total: usize = batch.iter().map(|op| op.len_bytes).sum();
-    if carry::serves(shared, batch, total)
+    if let Some(function) = carry::serves(shared, batch, total) {
         // SAFETY: the caller's word.
-        && unsafe { carry::all(shared, lane, batch) }?
-    {
-        return Ok(());
+        return unsafe { carry::all(shared, lane, function, batch) };
     }
     let has_call = lane.api().library.copy_batch_13.is_some() || lane.api().library.copy_batch_12.is_some();
     if batch.len() < 2 || !has_call || !lane.takes_batches() || total / batch.len() < BATCH_MEAN_BYTES_MIN {

@@ -1,6 +1,5 @@
 //! An opened device, and what its streams and its memory share.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
 use spoc_driver::{Error, ErrorKind, MemoryInfo, Result};
@@ -30,9 +29,8 @@ pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     /// What sizes of mapped memory are multiples of; 1 where the device maps none.
     pub(super) granule: u64,
-    pub(super) modules: Modules,
-    /// The kernel that carries small copies could not be loaded.
-    pub(super) has_no_carrier: AtomicBool,
+    /// What the context has loaded, for all openings of the device.
+    pub(super) modules: Arc<Modules>,
     lanes: Mutex<Vec<Weak<Lane>>>,
     // These two last, and in this order: what is still to be freed needs the context.
     pub(super) reaper: Reaper,
@@ -45,21 +43,11 @@ impl Shared {
         found: Found,
         registrations: Arc<Registrations>,
         counters: Arc<Counters>,
+        modules: Arc<Modules>,
     ) -> Result<Arc<Self>> {
         let granule = if found.facts.virtual_memory { vmm::granule(&context)? } else { 1 };
-        let (modules, lanes, reaper) = (Modules::default(), Mutex::default(), Reaper::start(&context)?);
-        let has_no_carrier = AtomicBool::new(false);
-        Ok(Arc::new(Self {
-            found,
-            registrations,
-            counters,
-            granule,
-            modules,
-            has_no_carrier,
-            lanes,
-            reaper,
-            context,
-        }))
+        let (lanes, reaper) = (Mutex::default(), Reaper::start(&context)?);
+        Ok(Arc::new(Self { found, registrations, counters, granule, modules, lanes, reaper, context }))
     }
 
     /// Notes a stream that [`Shared::synchronize`] has to wait for.

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{CString, c_char, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
 
 use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule};
 use spoc_driver::{Error, ErrorKind, Language, Result, Source};
 
-use super::built_ins::Text;
+use super::built_ins::{self, Text};
 use super::context::Context;
 use super::error::{SUCCESS, kind_of};
 use super::nvrtc::Nvrtc;
@@ -22,7 +24,7 @@ const SOURCES_MAX: usize = 4096;
 const LOG_BYTES: usize = 4096;
 
 /// The compiler, loaded when it is first asked for, or why there is none.
-pub(super) type Compiler = std::sync::OnceLock<Result<Nvrtc, String>>;
+pub(super) type Compiler = OnceLock<Result<Nvrtc, String>>;
 
 /// Code in a context.
 pub(super) struct Module {
@@ -120,11 +122,20 @@ impl Drop for Module {
     }
 }
 
-/// What a device has loaded.
+/// What a context has loaded.
 #[derive(Default)]
 pub(super) struct Modules {
+    held: Arc<Held>,
+    loader: Mutex<Option<JoinHandle<()>>>,
+    is_loading: AtomicBool,
+}
+
+#[derive(Default)]
+struct Held {
     sources: Mutex<HashMap<Key, Loaded>>,
     built_ins: Mutex<BuiltIns>,
+    /// The kernel that carries small copies; nothing inside if it cannot be had.
+    carrier: OnceLock<Option<Function>>,
 }
 
 /// A source by the place of its text: it is kept, so no other text can come there.
@@ -148,6 +159,44 @@ struct BuiltIns {
 }
 
 impl Modules {
+    /// Begins to load the adapter's own kernels, on a thread of its own: loading may wait until the device is
+    /// idle, and takes a while where the driver has not compiled them before.
+    pub(super) fn load_ahead(&self, context: &Arc<Context>) {
+        if self.is_loading.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (held, context) = (Arc::clone(&self.held), Arc::clone(context));
+        let thread = std::thread::Builder::new().name("spoc-cuda-load".to_owned()).spawn(move || {
+            let carrier = held.built_in(&context, &built_ins::COPY, "carry_pieces");
+            if let Err(error) = &carrier {
+                tracing::warn!(%error, "small copies go one by one: their kernel cannot be had");
+            }
+            let _ = held.carrier.set(carrier.ok());
+            if let Err(error) = held.built_in(&context, &built_ins::COMPUTE, "fill_u8") {
+                tracing::warn!(%error, "the built-in kernels cannot be had");
+            }
+        });
+        match thread {
+            Ok(thread) => *lock(&self.loader) = Some(thread),
+            Err(error) => tracing::warn!(%error, "kernels are loaded when they are first launched"),
+        }
+    }
+
+    /// The kernel that carries small copies, once it is there.
+    pub(super) fn carrier(&self) -> Option<Function> {
+        self.held.carrier.get().copied().flatten()
+    }
+
+    /// As [`Held::built_in`].
+    pub(super) fn built_in(
+        &self,
+        context: &Arc<Context>,
+        text: &'static Text,
+        entry: &'static str,
+    ) -> Result<Function> {
+        self.held.built_in(context, text, entry)
+    }
+
     /// The function of a source, compiled and loaded the first time.
     ///
     /// # Errors
@@ -162,7 +211,7 @@ impl Modules {
     ) -> Result<Function> {
         let key =
             Key { text: source.text.as_ptr().addr(), language: source.language, entry: source.entry.clone() };
-        let mut sources = lock(&self.sources);
+        let mut sources = lock(&self.held.sources);
         if let Some(known) = sources.get(&key) {
             return known.function.clone();
         }
@@ -183,7 +232,20 @@ impl Modules {
         sources.insert(key, loaded);
         function
     }
+}
 
+impl Drop for Modules {
+    /// Whoever closes the backend at the end of a program would otherwise end it in the middle of a load.
+    fn drop(&mut self) {
+        if let Some(loader) = lock(&self.loader).take()
+            && loader.join().is_err()
+        {
+            tracing::error!("CUDA's loading thread panicked");
+        }
+    }
+}
+
+impl Held {
     /// A function of the adapter's own.
     ///
     /// # Errors
@@ -206,10 +268,19 @@ impl Modules {
                 new.insert(Module::load(context, &image, text.name)?)
             }
         };
-        let function = module.function(entry, entry)?;
-        functions.insert(entry, function);
-        Ok(function)
+        for known in entries(text) {
+            // All of them now: getting a function loads it, which may wait until the device is idle.
+            functions.insert(known, module.function(known, known)?);
+        }
+        functions.get(entry).copied().ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument, "finding a CUDA kernel's entry").with("entry", entry)
+        })
     }
+}
+
+/// The names of all functions in a text.
+fn entries(text: &'static Text) -> impl Iterator<Item = &'static str> {
+    text.ptx.split(".visible .entry ").skip(1).filter_map(|after| after.split('(').next())
 }
 
 /// The compiler, or why there is none.
@@ -277,6 +348,13 @@ mod tests {
             let error = check_code(wrong, "cut").unwrap_err().to_string();
             assert!(error.contains("cut"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_entries_of_a_text_are_known() {
+        let copy: Vec<_> = entries(&built_ins::COPY).collect();
+        assert!(copy.contains(&"carry_pieces") && copy.contains(&"gather_16"), "{copy:?}");
+        assert_eq!(entries(&built_ins::COMPUTE).count(), 24);
     }
 
     #[test]

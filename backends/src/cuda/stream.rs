@@ -109,6 +109,10 @@ impl Stream {
 
     fn new(shared: &Arc<Shared>, raw: CUstream, kind: Kind, keep_alive: KeepAlive) -> Result<Self> {
         let context = Arc::clone(&shared.context);
+        if kind != Kind::Default {
+            // Whoever makes streams is about to work.
+            shared.modules.load_ahead(&context);
+        }
         let end = Event::create(&context)?;
         let lane = Arc::new(Lane { raw, kind, end, context, _keep_alive: keep_alive });
         shared.add(&lane);

@@ -1,10 +1,10 @@
 //! Which way many copies go, and that they arrive.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spoc_driver::{CopyRange, HostMemory, HostMemoryOptions, Segment, Stream};
 
-use super::{MIB, bytes_of, filled, on_every_device, pattern, read};
+use super::{Bench, MIB, bytes_of, filled, on_every_device, pattern, read};
 
 /// Ranges of `len` bytes, each put where another one was.
 fn shuffled(target: &Segment, count: usize, len: usize, skew: usize) -> Vec<CopyRange<'_>> {
@@ -17,6 +17,18 @@ fn shuffled(target: &Segment, count: usize, len: usize, skew: usize) -> Vec<Copy
             len_bytes: len,
         })
         .collect()
+}
+
+/// The kernel that carries small copies is loaded beside the first work of a backend.
+fn until_carried(bench: &Bench, stream: &Stream, memory: &HostMemory, target: &Segment) {
+    let start = Instant::now();
+    let copy = || stream.copy_to_device(memory.clone(), &shuffled(target, 2, 64, 0)).unwrap();
+    while bench.added(|counters| counters.carried_copies, copy) == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the kernel is never there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    eprintln!("small copies are carried after {:?}", start.elapsed());
+    stream.synchronize().unwrap();
 }
 
 fn check(source: &[u8], ranges: &[CopyRange<'_>], target: &Segment) {
@@ -39,6 +51,7 @@ fn copies_go_the_way_that_suits_them() {
         let _pin = bench.device.pin(&memory).unwrap();
         let target = bench.device.allocate(129 * MIB as u64).unwrap();
         let stream = bench.stream();
+        until_carried(bench, &stream, &memory, &target);
         // Count, length, skew of the destination; carried, batched.
         let cases = [
             (1000, 16 << 10, 0, true, false),
@@ -123,6 +136,7 @@ fn rates_of_pinned_copies() {
         let _pin = bench.device.pin(&memory).unwrap();
         let target = bench.device.allocate(2 * TOTAL as u64).unwrap();
         let stream = bench.stream();
+        until_carried(bench, &stream, &memory, &target);
         let rate = |ranges: &[CopyRange<'_>], stream: &Stream| {
             let mut best = f64::MAX;
             let mut call = f64::MAX;

