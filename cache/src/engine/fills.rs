@@ -134,6 +134,10 @@ impl Core {
         }
         copies.record(&self.table.get(slot).ready)?;
         self.publish(slot);
+        if self.table.state(slot) == State::Resident {
+            // Nobody waited for it, so it may leave: perhaps a set waits for that.
+            self.serve_queue();
+        }
         Ok(())
     }
 

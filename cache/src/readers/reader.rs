@@ -395,6 +395,11 @@ impl<S: Deref<Target = Stream>> ReaderLease<'_, S> {
         matches!(self.held, Held::Found { .. })
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_of(&self, reader: &Reader<S>) -> bool {
+        std::ptr::eq(self.reader, reader)
+    }
+
     /// The number of the slot of the `index`-th key.
     #[must_use]
     pub fn slot_number(&self, index: usize) -> Option<u32> {

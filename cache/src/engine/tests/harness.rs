@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub const GROUPS: u32 = 7;
 /// Four reads a group.
 const GROUP_BYTES: usize = 3 * 4096 + 1000;
+/// A slot that holds one, on the fake.
+pub const SLOT_BYTES: u64 = (GROUP_BYTES as u64).next_multiple_of(4096);
 
 /// Bytes of a group: no two groups agree anywhere.
 pub fn bytes_of(group: u32) -> Vec<u8> {

@@ -5,3 +5,4 @@ mod readers;
 mod reference;
 mod schedules;
 mod single;
+mod wild;

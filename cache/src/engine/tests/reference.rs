@@ -1,6 +1,6 @@
 //! What the core should do, in as few lines as possible: lists and searches, lru.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Set {
@@ -12,12 +12,14 @@ pub enum Set {
 /// Keys are group numbers, sets are named by the test.
 #[derive(Debug)]
 pub struct Reference {
-    slots: usize,
+    pub slots: usize,
     /// Resident without a lease, oldest first.
     pub idle: Vec<u32>,
     pub leased: BTreeMap<u32, u32>,
     /// Who waits for what is loading.
     pub loading: BTreeMap<u32, Vec<usize>>,
+    /// What is loading for nobody in particular: it goes on without waiters.
+    kept: BTreeSet<u32>,
     /// Slots of fills that failed or were given up, until their copies have ended.
     pub dying: usize,
     pub sets: BTreeMap<usize, (Vec<u32>, Set)>,
@@ -33,6 +35,7 @@ impl Reference {
             idle: Vec::new(),
             leased: BTreeMap::new(),
             loading: BTreeMap::new(),
+            kept: BTreeSet::new(),
             dying: 0,
             sets: BTreeMap::new(),
             queue: Vec::new(),
@@ -101,14 +104,57 @@ impl Reference {
         self.sets[&name].1 == Set::Reserved && !self.loading.values().any(|waiters| waiters.contains(&name))
     }
 
-    pub fn published(&mut self, key: u32) {
-        for _ in self.loading.remove(&key).unwrap() {
-            self.lease(key);
+    /// Leases what is there, begins to read up to `most` of what is not. Answers what is missing.
+    pub fn claim(&mut self, name: usize, keys: &[u32], most: usize) -> Vec<u32> {
+        let there = |key: &u32| self.idle.contains(key) || self.leased.contains_key(key);
+        let (hits, missing): (Vec<u32>, Vec<u32>) = keys.iter().partition(|key| there(key));
+        self.hits += hits.len() as u64;
+        self.misses += missing.len() as u64;
+        hits.iter().for_each(|&key| self.lease(key));
+        self.sets.insert(name, (hits, Set::Reserved));
+        let new = missing.iter().filter(|key| !self.loading.contains_key(key)).copied().collect::<Vec<_>>();
+        for key in new.into_iter().take(most) {
+            if !self.queue.is_empty() || self.free() + self.idle.len() == 0 {
+                break;
+            }
+            if self.free() == 0 {
+                self.idle.remove(0);
+            }
+            self.loading.insert(key, Vec::new());
+            self.kept.insert(key);
         }
+        missing
+    }
+
+    /// Slots go: what is idle in them leaves, sets that cannot fit any more are told.
+    pub fn shrink(&mut self, lost: &[u32], unused: usize, have: usize) {
+        self.idle.retain(|key| !lost.contains(key));
+        self.slots -= lost.len() + unused;
+        let wide = |name: &usize| self.sets[name].0.len() > have;
+        for name in self.queue.extract_if(.., |name| wide(name)).collect::<Vec<_>>() {
+            self.sets.get_mut(&name).unwrap().1 = Set::Failed;
+        }
+        self.serve();
+    }
+
+    pub fn set_slots(&mut self, slots: usize) {
+        self.slots = slots;
+        self.serve();
+    }
+
+    pub fn published(&mut self, key: u32) {
+        self.kept.remove(&key);
+        let waiters = self.loading.remove(&key).unwrap();
+        if waiters.is_empty() {
+            self.idle.push(key);
+            self.serve();
+        }
+        waiters.iter().for_each(|_| self.lease(key));
     }
 
     pub fn failed(&mut self, key: u32) {
         self.dying += 1;
+        self.kept.remove(&key);
         for name in self.loading.remove(&key).unwrap() {
             self.revoke(name, Some(key));
             self.sets.get_mut(&name).unwrap().1 = Set::Failed;
@@ -136,7 +182,7 @@ impl Reference {
             match self.loading.get_mut(&key) {
                 Some(waiters) => {
                     waiters.retain(|&waiter| waiter != name);
-                    if waiters.is_empty() {
+                    if waiters.is_empty() && !self.kept.contains(&key) {
                         self.loading.remove(&key);
                         self.dying += 1;
                     }

@@ -1,11 +1,13 @@
-//! Random schedules: acquire, launch, release, drop, give up, fail, deliver, let the device run, in any order.
+//! Random schedules: acquire, claim, launch, release, drop, give up, cancel, fail, resize, deliver, let the device run,
+//! in any order.
 //!
 //! After every action the core agrees with the reference. Every launch is a deferred read of the slot between
 //! the acquire's wait and the release's event: if any copy could overtake it, some schedule reads the bytes of
 //! another group.
 
-use super::harness::{Did, GROUPS, Harness, bytes_of, read_error};
+use super::harness::{Did, GROUPS, Harness, SLOT_BYTES, bytes_of, read_error};
 use super::reference::{Reference, Set};
+use crate::cache::CacheOptions;
 use crate::engine::TicketState;
 use crate::lease::{Acquire, Lease, Pending};
 use crate::policy::PolicyKind;
@@ -15,19 +17,24 @@ use crate::stats::layout::Counter;
 use spoc_driver::{PendingRead, Stream, StreamOptions};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// xorshift: the seed of a failing schedule is printed, and is all that is needed to run it again.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         usize::try_from((self.0 >> 11) % bound as u64).unwrap()
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         if from.is_empty() { None } else { Some(from[self.below(from.len())]) }
     }
 }
@@ -51,25 +58,26 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, slots: u32, policy: PolicyKind) -> Run {
-        let harness = Harness::new(slots, policy);
+        // A slot a segment, and room for two more: so that slots can come and go.
+        let options = CacheOptions {
+            policy,
+            slots_max: slots + 2,
+            segment_bytes: SLOT_BYTES,
+            ..CacheOptions::default()
+        };
+        let harness = Harness::with(slots, options);
         let stream = || Rc::new(harness.device.create_stream(StreamOptions::default()).unwrap());
         let streams = vec![stream(), stream()];
         // The reference knows lru only; the device's findings are checked for every policy.
         let reference = (policy == PolicyKind::Lru).then(|| Reference::new(slots as usize));
-        let random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let random = Random::new(seed);
         let (held, reads) = (BTreeMap::new(), Vec::new());
         Run { random, harness, reference, streams, held, names: 0, reads, slots }
     }
 
     fn acquire(&mut self) {
-        let width = 1 + self.random.below(self.slots as usize);
-        let mut groups: Vec<u32> = Vec::new();
-        while groups.len() < width {
-            let group = u32::try_from(self.random.below(GROUPS as usize)).unwrap();
-            if !groups.contains(&group) {
-                groups.push(group);
-            }
-        }
+        let most = self.harness.cache.slots(0).unwrap() as usize;
+        let groups = self.some_groups(most.min(GROUPS as usize));
         let mut keys: Vec<_> = groups.iter().map(|&group| self.harness.keys[group as usize]).collect();
         // A key named twice counts once.
         keys.push(keys[0]);
@@ -105,7 +113,7 @@ impl Run {
             }
             Err(error) => {
                 assert!(expected.is_none_or(|(_, failed)| failed), "set {name} failed: {error}");
-                assert_eq!(error.kind().as_str(), "io_error");
+                assert!(["io_error", "cancelled", "too_wide"].contains(&error.kind().as_str()), "{error}");
                 self.close(name);
             }
         }
@@ -120,8 +128,12 @@ impl Run {
     /// A launch on the acquire stream, sometimes a second one on another stream ordered behind it.
     fn launch(&mut self, name: usize) {
         let Some((groups, Held::Lease(lease))) = self.held.get(&name) else { return };
-        assert_eq!(lease.len(), groups.len() + 1);
-        assert_eq!(lease.slot(0), lease.slot(groups.len()));
+        if groups.is_empty() {
+            return;
+        }
+        if lease.len() > groups.len() {
+            assert_eq!(lease.slot(0), lease.slot(groups.len()));
+        }
         let index = self.random.below(groups.len());
         let (segment, base) = lease.memory(index).unwrap();
         let len = bytes_of(groups[index]).len();
@@ -135,7 +147,7 @@ impl Run {
             Held::Pending(pending) => drop(pending),
             Held::Lease(lease) => match self.random.below(3) {
                 0 => drop(lease),
-                1 => {
+                1 if !groups.is_empty() => {
                     let stream = Rc::new(self.harness.device.create_event().unwrap());
                     let own = self.streams.iter().position(|s| s.id() == lease.stream().id()).unwrap();
                     let other = Rc::clone(&self.streams[1 - own]);
@@ -156,6 +168,76 @@ impl Run {
             },
         }
         self.close(name);
+    }
+
+    /// Leases what is there of a set.
+    fn claim(&mut self) {
+        let groups = self.some_groups(4);
+        let keys: Vec<_> = groups.iter().map(|&group| self.harness.keys[group as usize]).collect();
+        let (stream, most) = (Rc::clone(&self.streams[self.random.below(2)]), self.random.below(3));
+        let name = self.names;
+        self.names += 1;
+        let claim = self.harness.cache.claim(&keys, stream, most).unwrap();
+        let missing: Vec<u32> = claim.missing().iter().map(|key| key.group).collect();
+        if let Some(reference) = &mut self.reference {
+            assert_eq!(reference.claim(name, &groups, most), missing);
+        }
+        let there: Vec<u32> = groups.iter().copied().filter(|group| !missing.contains(group)).collect();
+        for (index, group) in groups.iter().enumerate() {
+            assert_eq!(claim.slot(index).is_some(), there.contains(group));
+        }
+        self.held.insert(name, (there, Held::Lease(claim.into_lease())));
+    }
+
+    fn some_groups(&mut self, most: usize) -> Vec<u32> {
+        let width = 1 + self.random.below(most);
+        let mut groups: Vec<u32> = Vec::new();
+        while groups.len() < width {
+            let group = u32::try_from(self.random.below(GROUPS as usize)).unwrap();
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        groups
+    }
+
+    /// Ends a fill for everyone who waits for it.
+    fn cancel(&mut self) {
+        let group = self.random.below(GROUPS as usize);
+        let loading = self.harness.cache.shared().with(|core| {
+            let slot = core.slot_of[group];
+            slot != NONE && core.table.state(slot) == State::Loading
+        });
+        assert_eq!(self.harness.cache.cancel(&[self.harness.keys[group]]).unwrap(), u32::from(loading));
+        if loading && let Some(reference) = &mut self.reference {
+            reference.failed(u32::try_from(group).unwrap());
+        }
+    }
+
+    /// A slot more or one less; what is in use stays, for nobody waits here.
+    fn resize(&mut self) {
+        let have = self.harness.cache.slots(0).unwrap();
+        if self.random.below(2) == 0 {
+            if have < self.slots + 2 {
+                assert_eq!(self.harness.cache.resize(0, have + 1, None).unwrap(), have + 1);
+                if let Some(reference) = &mut self.reference {
+                    reference.set_slots(have as usize + 1);
+                }
+            }
+            return;
+        }
+        if have < 3 {
+            return;
+        }
+        let last = self.harness.cache.arena().last_of(0).unwrap().start;
+        let (state, item) =
+            self.harness.cache.shared().with(|core| (core.table.state(last), core.table.get(last).item));
+        let lost: &[u32] = if matches!(state, State::Resident | State::Draining) { &[item] } else { &[] };
+        let left = self.harness.cache.resize(0, have - 1, Some(Instant::now())).unwrap();
+        if let Some(reference) = &mut self.reference {
+            reference.shrink(lost, usize::from(state == State::Free), have as usize - 1);
+            reference.set_slots(left as usize);
+        }
     }
 
     /// The group that a slot loads, before the pump's call changes it.
@@ -196,7 +278,10 @@ impl Run {
     fn act(&mut self) {
         let names: Vec<usize> = self.held.keys().copied().collect();
         let jobs = self.harness.jobs();
-        match self.random.below(16) {
+        match self.random.below(19) {
+            16 => self.claim(),
+            17 if self.random.below(3) == 0 => self.cancel(),
+            18 if self.random.below(3) == 0 => self.resize(),
             0..=2 if names.len() < 6 => self.acquire(),
             3..=4 => self.random.pick(&names).into_iter().for_each(|name| self.look(name)),
             5..=6 => self.random.pick(&names).into_iter().for_each(|name| self.launch(name)),
@@ -248,7 +333,7 @@ impl Run {
             }
             let counts = core.table.counts();
             assert_eq!(counts[State::Failed as usize], reference.dying as u64);
-            assert_eq!(counts.iter().sum::<u64>(), u64::from(self.slots));
+            assert_eq!(counts.iter().sum::<u64>(), reference.slots as u64);
             assert_eq!(core.pools[0].free.len() as u64, counts[State::Free as usize]);
         });
         let get = |counter| cache.counters().get(counter);
@@ -312,7 +397,7 @@ fn schedules(first: u64, count: u64, policy: PolicyKind) {
 }
 
 /// Thousands by default; `SPOC_SCHEDULES` asks for more.
-fn wanted() -> u64 {
+pub fn wanted() -> u64 {
     std::env::var("SPOC_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000)
 }
 
