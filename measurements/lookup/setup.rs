@@ -38,8 +38,8 @@ impl Setup {
         let path = folder.path().join("model.safetensors");
         write_model(&path, groups)?;
         let model = spoc_io::open_model(&path, &spoc_io::OpenOptions::default())?;
-        let rules = GroupRules::with_patterns(vec!["layers.{layer}.experts.*".parse()?]);
-        let catalogue = Arc::new(Catalogue::from_model(&model, &rules)?);
+        let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default().per_expert())?);
+        anyhow::ensure!(catalogue.groups().len() == groups as usize, "every expert is a group");
         let found = spoc_backends::found(&spoc_backends::probe());
         let device = Driver::new(found).open(&DeviceSelector::index(BackendKind::Native, 0))?;
         let pump = Pump::start(&device, PumpOptions::default())?;
@@ -117,7 +117,7 @@ fn write_model(path: &std::path::Path, groups: u32) -> Result<()> {
         let (layer, expert) = (group / EXPERTS as usize, group % EXPERTS as usize);
         let (begin, end) = (group * GROUP_BYTES, (group + 1) * GROUP_BYTES);
         let tensor = serde_json::json!({"dtype": "U8", "shape": [GROUP_BYTES], "data_offsets": [begin, end]});
-        header.insert(format!("layers.{layer}.experts.{expert:03}.w"), tensor);
+        header.insert(format!("layers.{layer}.experts.{expert}.w"), tensor);
     }
     let header = serde_json::to_vec(&header)?;
     let mut file = std::fs::File::create(path).context("writing the model")?;

@@ -1,5 +1,6 @@
 //! Which tensors move together: rules on their names.
 
+use super::experts::{self, Experts};
 use std::fmt;
 
 /// How tensors are grouped by their names. A name is its parts between dots.
@@ -7,10 +8,13 @@ use std::fmt;
 /// The user's patterns are tried first, in their order; then a layer stack is looked for (a number after
 /// `layers`, `h`, `blk`, … as in `model.layers.7.` or `blk.7.`); what is left is grouped by the module below
 /// the model's root (`model.norm`, `lm_head`).
+///
+/// By [`per_expert`](GroupRules::per_expert) the experts of a mixture are groups of their own: see there.
 #[derive(Debug, Clone, Default)]
 pub struct GroupRules {
     patterns: Vec<Pattern>,
     only_patterns: bool,
+    per_expert: bool,
 }
 
 /// A group as the rules see it: its name and, for a member of a stack, which one and where.
@@ -20,15 +24,20 @@ pub(super) struct GroupName<'a> {
     pub name: &'a str,
     /// The stack and its number in it.
     pub layer: Option<(&'a str, u32)>,
+    /// Which experts of the layer it belongs to.
+    pub experts: Experts,
 }
 
 /// A pattern for the leading parts of a tensor's name.
 ///
-/// `{layer}` stands for a part of digits, `*` for any one part; every other part stands for itself. The group
-/// is the matched part of the name, so `enc.*.block.{layer}` makes a group of `enc.text.block.3`.
+/// `{layer}` and `{expert}` stand for a part of digits, `*` for any one part; every other part stands for itself. The
+/// group is the matched part of the name, so `enc.*.block.{layer}` makes a group of `enc.text.block.3`. A last part that
+/// ends in `[]` matches tensors that hold every expert of a layer, one behind another along their outermost dimension:
+/// `layers.{layer}.moe.*[]` cuts `layers.3.moe.w1` and `layers.3.moe.w2` into groups `layers.3.moe.0`, `layers.3.moe.1`, …
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     parts: Vec<Part>,
+    stacked: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +45,7 @@ enum Part {
     Word(String),
     Any,
     Layer,
+    Expert,
 }
 
 /// Why a pattern is none.
@@ -51,23 +61,32 @@ impl std::str::FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Pattern, BadPattern> {
         let bad = |why| BadPattern { pattern: text.to_owned(), why };
+        let whole = text.trim_end_matches('.');
+        let (text, stacked) = whole.strip_suffix("[]").map_or((whole, false), |text| (text, true));
         let parts: Vec<Part> = text
-            .trim_end_matches('.')
             .split('.')
             .map(|part| match part {
                 "" => Err(bad("it has an empty part")),
                 "{layer}" => Ok(Part::Layer),
+                "{expert}" => Ok(Part::Expert),
                 "*" => Ok(Part::Any),
-                word if word.contains(['{', '}', '*']) => {
-                    Err(bad("a part is a word, * or {layer}, never a mixture"))
+                word if word.contains(['{', '}', '*', '[', ']']) => {
+                    Err(bad("a part is a word, *, {layer} or {expert}, never a mixture"))
                 }
                 word => Ok(Part::Word(word.to_owned())),
             })
             .collect::<Result<_, _>>()?;
-        if parts.iter().filter(|part| **part == Part::Layer).count() > 1 {
-            return Err(bad("{layer} may stand once"));
+        let count = |wanted| parts.iter().filter(|part| **part == wanted).count();
+        if count(Part::Layer) > 1 || count(Part::Expert) > 1 {
+            return Err(bad("{layer} and {expert} may stand once"));
         }
-        Ok(Pattern { parts })
+        if count(Part::Expert) + usize::from(stacked) > 0 && count(Part::Layer) == 0 {
+            return Err(bad("experts belong to a {layer}"));
+        }
+        if stacked && (count(Part::Expert) > 0 || !matches!(parts.last(), Some(Part::Word(_) | Part::Any))) {
+            return Err(bad("[] stands behind a word or *, and not beside {expert}"));
+        }
+        Ok(Pattern { parts, stacked })
     }
 }
 
@@ -79,33 +98,42 @@ impl fmt::Display for Pattern {
                 Part::Word(word) => write!(f, "{dot}{word}")?,
                 Part::Any => write!(f, "{dot}*")?,
                 Part::Layer => write!(f, "{dot}{{layer}}")?,
+                Part::Expert => write!(f, "{dot}{{expert}}")?,
             }
         }
-        Ok(())
+        f.write_str(if self.stacked { "[]" } else { "" })
     }
 }
 
 impl Pattern {
     fn group<'a>(&self, name: &'a str) -> Option<GroupName<'a>> {
         let mut rest = name;
-        let mut layer = None;
-        let mut end = 0;
+        let (mut layer, mut expert) = (None, None);
+        let (mut end, mut before_last) = (0, 0);
         for (index, part) in self.parts.iter().enumerate() {
             if index > 0 {
                 rest = rest.strip_prefix('.')?;
+                before_last = end;
                 end += 1;
             }
             let word = rest.split('.').next().filter(|word| !word.is_empty())?;
             match part {
                 Part::Word(own) if own != word => return None,
                 Part::Layer => layer = Some((name[..end].trim_end_matches('.'), number(word)?)),
+                Part::Expert => expert = Some(number(word)?),
                 Part::Word(_) | Part::Any => {}
             }
             end += word.len();
             rest = &rest[word.len()..];
         }
         // What is left must begin a new part: `h.1` does not match `h.12`, which `word` has settled already.
-        Some(GroupName { name: &name[..end], layer })
+        let experts = match (expert, self.stacked) {
+            (Some(expert), _) => Experts::One(expert),
+            (None, true) => Experts::Stacked,
+            (None, false) => Experts::None,
+        };
+        let end = if self.stacked { before_last } else { end };
+        Some(GroupName { name: &name[..end], layer, experts })
     }
 }
 
@@ -115,7 +143,7 @@ const STACKS: [&str; 8] = ["layers", "layer", "h", "blk", "blocks", "block", "re
 /// Modules that only wrap the model: grouping stops one part below them.
 const ROOTS: [&str; 5] = ["model", "transformer", "language_model", "text_model", "backbone"];
 
-fn number(word: &str) -> Option<u32> {
+pub(super) fn number(word: &str) -> Option<u32> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok()).flatten()
 }
 
@@ -129,7 +157,8 @@ fn stack(name: &str) -> Option<GroupName<'_>> {
             && STACKS.contains(&stack)
             && end < name.len()
         {
-            return Some(GroupName { name: &name[..end], layer: Some((&name[..start - 1], number)) });
+            let layer = Some((&name[..start - 1], number));
+            return Some(GroupName { name: &name[..end], layer, experts: Experts::None });
         }
         previous = Some(word);
         end += 1;
@@ -146,28 +175,54 @@ fn module(name: &str) -> GroupName<'_> {
         }
         end += 1;
     }
-    GroupName { name: &name[..end], layer: None }
+    GroupName { name: &name[..end], layer: None, experts: Experts::None }
 }
 
 impl GroupRules {
     /// The built-in rules behind these patterns.
     #[must_use]
     pub fn with_patterns(patterns: Vec<Pattern>) -> GroupRules {
-        GroupRules { patterns, only_patterns: false }
+        GroupRules { patterns, only_patterns: false, per_expert: false }
     }
 
     /// Only these patterns; what none matches is grouped by its module.
     #[must_use]
     pub fn only(patterns: Vec<Pattern>) -> GroupRules {
-        GroupRules { patterns, only_patterns: true }
+        GroupRules { patterns, only_patterns: true, per_expert: false }
+    }
+
+    /// The same rules, with every expert of a mixture as a group of its own: its matrices with their scales, zeros and
+    /// biases. What else a layer has, its router and shared experts among it, stays the layer's group. Known are
+    ///
+    /// - an expert a module, `….experts.7.…` (Mixtral, Qwen3, DeepSeek V3, GLM, OLMoE; quantised or not),
+    /// - experts stacked in one tensor, `….experts.gate_up_proj…` (gpt-oss, Gemma, newer Qwen) and gpt-oss's first
+    ///   names `….mlp.mlp1_weight…`, cut along the outermost dimension,
+    /// - GGUF's `blk.N.ffn_*_exps…`, cut likewise, and the older `blk.N.ffn_gate.7.…`.
+    ///
+    /// [`Catalogue::experts`](super::Catalogue::experts) says what was found, and which names look like experts but are
+    /// of none of these: those stay with their layer.
+    #[must_use]
+    pub fn per_expert(mut self) -> GroupRules {
+        self.per_expert = true;
+        self
+    }
+
+    pub(super) fn is_per_expert(&self) -> bool {
+        self.per_expert
+    }
+
+    /// The layer that a tensor belongs to by the built-in rules.
+    pub(super) fn layer_of<'a>(&self, name: &'a str) -> Option<&'a str> {
+        stack(name).map(|layer| layer.name)
     }
 
     pub(super) fn group<'a>(&self, name: &'a str) -> GroupName<'a> {
-        self.patterns
-            .iter()
-            .find_map(|pattern| pattern.group(name))
-            .or_else(|| if self.only_patterns { None } else { stack(name) })
-            .unwrap_or_else(|| module(name))
+        let own = self.patterns.iter().find_map(|pattern| pattern.group(name));
+        own.or_else(|| {
+            let layer = if self.only_patterns { None } else { stack(name) }?;
+            Some(if self.per_expert { experts::within(name, layer) } else { layer })
+        })
+        .unwrap_or_else(|| module(name))
     }
 }
 
