@@ -50,25 +50,29 @@ fn members(catalogue: &Catalogue, model: &Model, group: &str) -> Vec<String> {
     names
 }
 
+/// Name, prefix of an expert's tensors, its matrices, the parts of each, and what stays with the layer.
+type Family =
+    (&'static str, &'static str, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
+
 /// Models with an expert a module: the prefix of an expert's tensors, what they are called, and what stays.
 #[test]
 fn experts_that_are_modules_with_scales_zeros_and_biases() {
-    let quantised = ["qweight", "qzeros", "scales", "g_idx"];
-    let fp8 = ["weight", "weight_scale_inv"];
-    let families: [(&str, &str, &[&str], &[&str], &[&str]); 5] = [
+    const QUANTISED: &[&str] = &["qweight", "qzeros", "scales", "g_idx"];
+    const FP8: &[&str] = &["weight", "weight_scale_inv"];
+    let families: [Family; 5] = [
         (
             "mixtral",
             "block_sparse_moe.experts",
             &["w1", "w2", "w3"],
-            &quantised,
+            QUANTISED,
             &["block_sparse_moe.gate.weight"],
         ),
-        ("qwen3", "mlp.experts", &["gate_proj", "up_proj", "down_proj"], &quantised, &["mlp.gate.weight"]),
+        ("qwen3", "mlp.experts", &["gate_proj", "up_proj", "down_proj"], QUANTISED, &["mlp.gate.weight"]),
         (
             "deepseek v3",
             "mlp.experts",
             &["gate_proj", "up_proj", "down_proj"],
-            &fp8,
+            FP8,
             &["mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp.shared_experts.up_proj.weight"],
         ),
         (
