@@ -3,6 +3,7 @@
 use super::Core;
 use super::pools::Pool;
 use crate::catalogue::Catalogue;
+use crate::policy::reload_weight;
 use crate::readers::{Word, Words};
 use crate::slots::NONE;
 use crate::slots::state::State;
@@ -254,6 +255,7 @@ impl Core {
         for pool in &mut self.pools {
             pool.policy.add_model(&positions);
         }
+        self.weigh(first_item);
         self.reuse.add_model(&positions);
         let layers = positions.iter().max().map_or(0, |&last| last + 1);
         let mut members = vec![0; layers as usize];
@@ -328,6 +330,18 @@ impl Core {
         entry.generation = entry.generation.wrapping_add(1);
         self.serve_queue();
         Ok(())
+    }
+
+    /// Tells the policies what it costs to load the items from `first` on again: their bytes, over the mean.
+    fn weigh(&mut self, first: u32) {
+        let items = &self.models.items[first as usize..];
+        let mean = items.iter().map(|item| item.bytes as f64).sum::<f64>() / items.len().max(1) as f64;
+        for (item, number) in items.iter().zip(first..) {
+            let weight = reload_weight(item.bytes, mean);
+            for pool in &mut self.pools {
+                pool.policy.weigh(number, weight);
+            }
+        }
     }
 
     /// Marks everything resident of these items absent, or nothing if readers hold some. Answers how many they hold.

@@ -1,7 +1,7 @@
 //! One policy on one sequence of events.
 
 use super::{Events, ReplayError};
-use crate::policy::{Policy, PolicyKind, Scope};
+use crate::policy::{Policy, PolicyKind, Scope, reload_weight};
 
 /// How to replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,12 +162,11 @@ pub fn replay(events: &Events, options: &Options) -> Result<Outcome, ReplayError
     Ok(outcome)
 }
 
-/// Bytes over their mean, as the live cache weighs before it has measured what a load takes.
-#[allow(clippy::cast_possible_truncation)] // a ratio near 1
+/// As the live cache does when a model is registered.
 fn weigh(events: &Events, policy: &mut dyn Policy) {
     let mean = events.bytes.iter().sum::<u64>() as f64 / events.bytes.len().max(1) as f64;
     for (&bytes, item) in events.bytes.iter().zip(0..) {
-        policy.weigh(item, (bytes as f64 / mean.max(1.0)) as f32);
+        policy.weigh(item, reload_weight(bytes, mean));
     }
 }
 
