@@ -13,6 +13,9 @@
 
 static int failures = 0;
 
+/* How files are read; NULL is the default. */
+static const char *io = NULL;
+
 #define EXPECT(wanted, call)                                                                                   \
   do {                                                                                                         \
     spoc_status found_ = (call);                                                                               \
@@ -110,7 +113,7 @@ static void arguments(spoc_driver driver, spoc_device device, const char *path) 
   struct {
     spoc_pump_options known;
     uint64_t unknown;
-  } tomorrow = {.known = {.struct_size = sizeof tomorrow, .staging_bytes = 1 << 20}};
+  } tomorrow = {.known = {.struct_size = sizeof tomorrow, .staging_bytes = 1 << 20, .io = io}};
   spoc_pump pump;
   OK(spoc_pump_open(device, &tomorrow.known, &pump));
   OK(spoc_pump_close(pump));
@@ -368,6 +371,7 @@ int main(int argc, char **argv) {
       strcmp(spoc_status_name(SPOC_ERROR_TOO_WIDE), "too_wide") != 0) {
     return 2;
   }
+  io = argc > 2 ? argv[2] : NULL;
   spoc_driver driver;
   spoc_device device;
   spoc_model model;
@@ -376,7 +380,7 @@ int main(int argc, char **argv) {
   OK(spoc_device_open(driver, "native", 0, &device));
   OK(spoc_model_open(argv[1], NULL, &model));
   spoc_pump_options options = {.struct_size = sizeof options, .staging_bytes = 1 << 17};
-  options.io = argc > 2 ? argv[2] : NULL;
+  options.io = io;
   OK(spoc_pump_open(device, &options, &pump));
   handles(driver);
   arguments(driver, device, argv[1]);
