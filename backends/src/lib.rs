@@ -14,6 +14,7 @@ mod host_launch;
 mod identity;
 pub mod interpreter;
 mod kernel;
+mod matvec;
 pub mod native;
 #[cfg(feature = "opencl")]
 pub mod opencl;
@@ -24,5 +25,6 @@ mod sync;
 pub mod vulkan;
 
 pub use capacity::host_memory_available;
+pub use matvec::{MATVEC_COLUMNS, MatVec};
 pub use probe::{ProbeOutcome, ProbeReport, found, probe, probe_only};
 pub use size::parse_size;

@@ -5,6 +5,8 @@
 mod pinned_copy;
 #[path = "../examples/01_probe.rs"]
 mod probe;
+#[path = "../examples/04_streaming_step.rs"]
+mod streaming_step;
 #[path = "../examples/02_vector.rs"]
 mod vector;
 
@@ -13,6 +15,7 @@ fn they_run() {
     probe::main().unwrap();
     vector::main().unwrap();
     pinned_copy::main().unwrap();
+    streaming_step::main().unwrap();
 }
 
 #[test]
@@ -25,5 +28,5 @@ fn they_are_short() {
         assert!(lines < 80, "{}: {lines} lines", path.display());
         files += 1;
     }
-    assert!(files >= 3);
+    assert!(files >= 4);
 }

@@ -30,6 +30,18 @@ pub enum ErrorKind {
         /// The number asked for.
         group: u32,
     },
+    /// A part is to go to a slot that there is not, or beyond its end.
+    #[error("slot {slot} up to its byte {end_bytes}: there are {slots} slots of {slot_bytes} bytes")]
+    NoSuchSlot {
+        /// The slot.
+        slot: u32,
+        /// Slots there are.
+        slots: u32,
+        /// Where the part ends in its slot.
+        end_bytes: u64,
+        /// What a slot has.
+        slot_bytes: u64,
+    },
     /// A group is wider than the slots.
     #[error("group {group} needs {need_bytes} bytes, a slot has {slot_bytes}")]
     GroupTooWide {
@@ -148,6 +160,7 @@ impl ErrorKind {
             ErrorKind::TooWide { .. } => "too_wide",
             ErrorKind::StaleKey { .. } => "stale_key",
             ErrorKind::NoSuchGroup { .. } => "no_such_group",
+            ErrorKind::NoSuchSlot { .. } => "no_such_slot",
             ErrorKind::GroupTooWide { .. } => "group_too_wide",
             ErrorKind::WiderThanSegment { .. } => "wider_than_segment",
             ErrorKind::TooManySlots { .. } => "too_many_slots",

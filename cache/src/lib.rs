@@ -5,6 +5,7 @@
 //! - [`SlotCache`]: groups in slots; [`acquire`](SlotCache::acquire) a set, launch, release.
 //! - [`load`]: a whole model, or part of it, into device memory for good.
 //! - [`policy`]: which group leaves; [`replay`]: what each policy would have done on recorded routing.
+//! - [`scatter`]: parts of host memory to many slots.
 //! - [`stats`]: what is counted, readable from outside the process.
 //!
 //! Nothing here waits for DMA or kernels: order between copies, launches and reuse of slots is made by events
@@ -57,6 +58,7 @@ mod profile;
 mod pump;
 mod readers;
 pub mod replay;
+pub mod scatter;
 mod sizes;
 mod slots;
 pub mod stats;

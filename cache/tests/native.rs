@@ -5,7 +5,7 @@
 mod common;
 
 use common::{layers, native, open, pattern, pump, write_model};
-use spoc_cache::load::{Cancel, LoadOptions, load_model};
+use spoc_cache::load::{Cancel, LoadOptions, Slice, load_model, load_slices};
 use spoc_cache::stats::layout::Counter;
 use spoc_cache::{CacheOptions, Catalogue, ErrorKind, GroupRules, SlotCache, State};
 use spoc_driver::StreamOptions;
@@ -316,4 +316,44 @@ fn groups_of_a_real_file() {
     let stream = device.create_stream(StreamOptions::default()).unwrap();
     let lease = cache.wait_acquire(&[keys[13], keys[4]], &stream).unwrap();
     assert_eq!(lease.len(), 2);
+}
+
+/// A file of one F16 matrix.
+fn matrix(folder: &std::path::Path, rows: u64, columns: u64) -> spoc_io::Model {
+    let bytes = usize::try_from(rows * columns * 2).unwrap();
+    let header =
+        format!(r#"{{"w":{{"dtype":"F16","shape":[{rows},{columns}],"data_offsets":[0,{bytes}]}}}}"#);
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend(pattern(5, bytes));
+    let path = folder.join(format!("{rows}x{columns}.safetensors"));
+    std::fs::write(&path, file).unwrap();
+    open(&path)
+}
+
+#[test]
+fn slices_of_every_rank_arrive_whole_or_cut_on_the_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = native();
+    let pump = pump(&device, IoMode::Auto, 1 << 20);
+    for (rows, columns, ranks) in [(640, 512, 8), (33, 24, 8), (100, 70, 7), (9, 1 << 18, 2), (40, 36, 5)] {
+        let model = matrix(folder.path(), rows, columns);
+        let (wide, high) = (columns / ranks, rows / ranks);
+        let by_row = |rank: u64| Slice { tensor: 0, ranges: vec![0..rows, rank * wide..(rank + 1) * wide] };
+        let by_column =
+            |rank: u64| Slice { tensor: 0, ranges: vec![rank * high..(rank + 1) * high, 0..columns] };
+        let slices: Vec<_> = (0..ranks).flat_map(|rank| [by_row(rank), by_column(rank)]).collect();
+        let loaded = load_slices(&pump, &model, &slices).unwrap();
+        let bytes = ranks * 2 * (rows * wide + high * columns);
+        assert_eq!(loaded.verify(&model, &slices).unwrap(), bytes);
+        // Runs of 128 KiB have copies of their own, and so have those that a gather cannot name.
+        let cut = if wide == 1 << 17 || columns % wide != 0 { 0 } else { ranks };
+        assert_eq!(loaded.cut as u64, cut, "{rows}x{columns}");
+        let one = load_slices(&pump, &model, &slices[..1]).unwrap();
+        assert_eq!(one.verify(&model, &slices[..1]).unwrap(), 2 * rows * wide);
+    }
+    assert_eq!(load_slices(&pump, &matrix(folder.path(), 2, 2), &[]).unwrap().placements, vec![]);
+    let wrong = Slice { tensor: 3, ranges: vec![] };
+    let error = load_slices(&pump, &matrix(folder.path(), 2, 2), &[wrong]).unwrap_err();
+    assert_eq!(error.kind().as_str(), "no_tensor");
 }

@@ -281,6 +281,16 @@ pub enum BenchCommand {
     Read(BenchReadArgs),
     /// Copy pinned host memory to a device, by chunk size
     Link(BenchLinkArgs),
+    /// Load a model end to end, against what its reader and the link reach alone
+    Load(BenchLoadArgs),
+    /// Copy pinned host memory to scattered slots, by chunk size
+    Small(BenchSmallArgs),
+    /// Load what tensor-parallel ranks take of a model, against the whole of it
+    Slices(BenchSlicesArgs),
+    /// Fill slots beside a kernel that reads all the others
+    Overlap(BenchOverlapArgs),
+    /// Replace a model on the device by another one out of pinned host memory
+    Switch(BenchSwitchArgs),
 }
 
 /// Arguments of `bench read`.
@@ -327,6 +337,118 @@ pub struct BenchLinkArgs {
         value_name = "MS"
     )]
     pub time_ms: u64,
+}
+
+/// Arguments of `bench load`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader bench load model.safetensors
+  spoc-loader bench load ~/models/llama --backend cuda --chunk-bytes 4MiB --threads 12 --json")]
+pub struct BenchLoadArgs {
+    /// A weight file, a folder with an index, or a Hugging Face cache snapshot folder
+    pub model: PathBuf,
+    /// Where to.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// How to read
+    #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
+    pub io: Io,
+    /// Size of the staging ring [default: 64MiB, less where memory is short]
+    #[arg(long, env = "SPOC_STAGING_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
+    pub staging_bytes: Option<u64>,
+    /// Bytes of a chunk [default: 2MiB, less in a small ring]
+    #[arg(long, env = "SPOC_CHUNK_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
+    pub chunk_bytes: Option<u64>,
+    /// Threads that read what the page cache holds [default: three for every four cores, 4 to 16]
+    #[arg(long, env = "SPOC_THREADS", allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Option<u32>,
+    /// Reads in flight on the ring [default: the reader's own]
+    #[arg(long, env = "SPOC_DEPTH", allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: Option<u32>,
+    /// Loads, of which the median counts
+    #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 3, value_name = "N")]
+    pub runs: usize,
+    /// The loads alone, without the ceilings and the first layer
+    #[arg(long, env = "SPOC_QUICK", value_parser = parse_switch, action = ArgAction::SetTrue)]
+    pub quick: bool,
+    /// Read everything back from the device and compare it with the file, after each load
+    #[arg(long, env = "SPOC_CHECK", value_parser = parse_switch, action = ArgAction::SetTrue)]
+    pub check: bool,
+}
+
+/// Arguments of `bench small`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader bench small
+  spoc-loader bench small --backend cuda --tier-bytes 1GiB --json")]
+pub struct BenchSmallArgs {
+    /// Where to.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Pinned host memory to copy from
+    #[arg(long, env = "SPOC_TIER_BYTES", default_value = "256MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
+    pub tier_bytes: u64,
+    /// Runs of each size, of which the median counts
+    #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 5, value_name = "N")]
+    pub runs: usize,
+}
+
+/// Arguments of `bench slices`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader bench slices model.safetensors --ranks 8 --check")]
+pub struct BenchSlicesArgs {
+    /// A weight file, a folder with an index, or a Hugging Face cache snapshot folder
+    pub model: PathBuf,
+    /// Where to.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Parts that a tensor is cut into
+    #[arg(long, env = "SPOC_RANKS", allow_negative_numbers = true, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub ranks: u32,
+    /// Loads of each kind, of which the median counts
+    #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 3, value_name = "N")]
+    pub runs: usize,
+    /// Read everything back from the device and compare it with the file
+    #[arg(long, env = "SPOC_CHECK", value_parser = parse_switch, action = ArgAction::SetTrue)]
+    pub check: bool,
+}
+
+/// Arguments of `bench overlap`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader bench overlap --slot-bytes 16MiB
+  spoc-loader bench overlap --backend cuda --steps 40 --json")]
+pub struct BenchOverlapArgs {
+    /// Where to.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Bytes of a slot
+    #[arg(long, env = "SPOC_SLOT_BYTES", default_value = "256MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
+    pub slot_bytes: u64,
+    /// Steps of a run: each fills one slot and reads the others
+    #[arg(long, env = "SPOC_STEPS", allow_negative_numbers = true, default_value_t = 24, value_name = "N")]
+    pub steps: usize,
+    /// Runs, of which the median counts
+    #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 5, value_name = "N")]
+    pub runs: usize,
+}
+
+/// Arguments of `bench switch`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader bench switch old.safetensors new.safetensors --backend cuda")]
+pub struct BenchSwitchArgs {
+    /// The model that leaves
+    pub from: PathBuf,
+    /// The model that comes
+    pub to: PathBuf,
+    /// Where to.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Switches, of which the median counts
+    #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 3, value_name = "N")]
+    pub runs: usize,
 }
 
 /// Parses the arguments, or reports why not. `Err` is the exit code: 0 after help and version, 2 after a mistake.

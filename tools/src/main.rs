@@ -31,6 +31,11 @@ fn run(command: &Command, out: Out) -> Result<u8> {
         Command::Devices => devices::run(out),
         Command::Bench(BenchCommand::Read(args)) => bench::read::run(args, out),
         Command::Bench(BenchCommand::Link(args)) => bench::link::run(args, out),
+        Command::Bench(BenchCommand::Load(args)) => bench::load::run(args, out),
+        Command::Bench(BenchCommand::Small(args)) => bench::small::run(args, out),
+        Command::Bench(BenchCommand::Slices(args)) => bench::slices::run(args, out),
+        Command::Bench(BenchCommand::Overlap(args)) => bench::overlap::run(args, out),
+        Command::Bench(BenchCommand::Switch(args)) => bench::switch::run(args, out),
         Command::Doctor(args) => {
             let report = examine(&System::here(), &args.path);
             out.answer(&report, render);

@@ -107,8 +107,8 @@ impl RingMemory {
         RingMemory::on_host(memory, len_bytes, Hold::Pageable, missed)
     }
 
-    /// As [`allocate`](RingMemory::allocate), but does not wait for the registration, where the device has one: that
-    /// takes longer than the first reads, which need not wait for it. The first copy must: see
+    /// As [`allocate`](RingMemory::allocate), but waits neither for the pages nor for the registration, where the device
+    /// has one: both take longer than the first reads, which need not wait for them. The first copy must: see
     /// [`settle`](RingMemory::settle).
     ///
     /// # Errors
@@ -119,10 +119,12 @@ impl RingMemory {
         if device.pin(&page).is_err() {
             return RingMemory::allocate(device, len_bytes);
         }
-        let memory = HostMemory::allocate(len_bytes, beside(device))?;
+        let unpopulated = HostMemoryOptions { populate: false, ..beside(device) };
+        let memory = HostMemory::allocate(len_bytes, unpopulated)?;
         let start = start_of(&memory)?;
         let (of, bytes) = (device.clone(), memory.clone());
-        let thread = std::thread::Builder::new().name("spoc-pin".to_owned()).spawn(move || of.pin(&bytes));
+        let pin = move || bytes.populate().and_then(|()| of.pin(&bytes));
+        let thread = std::thread::Builder::new().name("spoc-pin".to_owned()).spawn(pin);
         match thread {
             Ok(thread) => {
                 let ring = RingMemory::at(start, len_bytes, None, Some(memory));

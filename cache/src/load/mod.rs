@@ -5,10 +5,12 @@ mod cancel;
 mod image;
 mod layout;
 mod pack;
+mod slices;
 mod verify;
 
 pub use cancel::Cancel;
 pub use pack::Placement;
+pub use slices::{LoadedSlices, Slice, load_slices};
 
 use layout::Layout;
 

@@ -44,7 +44,8 @@ pub(super) fn check_fits(name: &str, len_bytes: u64, widest: u64) -> Result<()> 
     }))
 }
 
-fn place<'a>(
+/// As [`pack`], of what has these numbers, names and lengths.
+pub(super) fn place<'a>(
     tensors: impl Iterator<Item = (u32, &'a str, u64)>,
     limits: &Limits,
 ) -> Result<(Vec<Placement>, Vec<u64>)> {

@@ -43,7 +43,7 @@ impl Loaded {
     }
 }
 
-fn first_difference(expected: &[u8], found: &[u8]) -> Option<usize> {
+pub(super) fn first_difference(expected: &[u8], found: &[u8]) -> Option<usize> {
     if expected == found {
         return None;
     }

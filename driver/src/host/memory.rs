@@ -9,10 +9,11 @@ use std::thread;
 use super::{HostSink, HostSource};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Populating is cut among threads in parts of at least this many bytes.
-const POPULATE_PART_BYTES: usize = 16 << 20;
+/// Populating is cut among threads in parts of at least this many bytes: clearing them takes ten times as long as
+/// starting a thread.
+const POPULATE_PART_BYTES: usize = 4 << 20;
 /// More threads than this gain nothing: clearing pages is bound by memory.
-const POPULATE_THREADS_MAX: usize = 8;
+const POPULATE_THREADS_MAX: usize = 16;
 
 /// How host memory is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +79,7 @@ impl Mapping {
             tracing::debug!(node, %error, "host memory comes from any NUMA node");
         }
         if options.populate {
-            self.populate()?;
+            self.populate(Self::populate_part)?;
         }
         if options.lock {
             // SAFETY: the range is the mapping just made, owned by `self`.
@@ -118,11 +119,11 @@ impl Mapping {
 
     /// Faults every page in, by several threads: the first touch of memory is far slower than any later
     /// one, and one thread does not reach what the machine can.
-    fn populate(&self) -> Result<()> {
+    fn populate(&self, populate_part: fn(&Self, usize, usize) -> std::io::Result<()>) -> Result<()> {
         let threads = thread::available_parallelism().map_or(1, NonZero::get).min(POPULATE_THREADS_MAX);
         let share = self.mapped_bytes.div_ceil(threads).max(POPULATE_PART_BYTES);
         let part_bytes = share.next_multiple_of(page_bytes());
-        let part_at = |offset| self.populate_part(offset, part_bytes.min(self.mapped_bytes - offset));
+        let part_at = |offset| populate_part(self, offset, part_bytes.min(self.mapped_bytes - offset));
         let outcome = thread::scope(|scope| {
             // The first part is this thread's own, and so are those for which no thread can be had.
             let spawn = |offset| {
@@ -147,6 +148,14 @@ impl Mapping {
                 self.touch(offset, len_bytes);
                 Ok(())
             }
+            outcome => outcome,
+        }
+    }
+
+    /// Leaves alone what is there: somebody may be writing to it. Before Linux 5.14 it does nothing.
+    fn populate_used_part(&self, offset: usize, len_bytes: usize) -> std::io::Result<()> {
+        match self.advise(offset, len_bytes, libc::MADV_POPULATE_WRITE) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             outcome => outcome,
         }
     }
@@ -269,6 +278,16 @@ impl HostMemory {
         self.0.len_bytes
     }
 
+    /// Faults every page in, by several threads, while others may already use the memory; what they wrote stays. For
+    /// memory that was made without [`HostMemoryOptions::populate`]. Where the kernel cannot be asked to (before Linux
+    /// 5.14), pages come as they are used.
+    ///
+    /// # Errors
+    /// `OutOfHostMemory`.
+    pub fn populate(&self) -> Result<()> {
+        self.0.populate(Mapping::populate_used_part)
+    }
+
     /// Exclusive access again, if this is the last clone (a pin and a pending copy hold one each).
     ///
     /// # Errors
@@ -347,6 +366,17 @@ mod tests {
         assert_eq!(*HostMemory::allocate(0, options).unwrap_err().kind(), ErrorKind::ZeroSize);
         let too_much = HostMemory::allocate(usize::MAX - 1, options).unwrap_err();
         assert!(matches!(too_much.kind(), ErrorKind::OutOfHostMemory { .. }));
+    }
+
+    #[test]
+    fn populating_keeps_what_was_written() {
+        let options = HostMemoryOptions { populate: false, ..Default::default() };
+        let mut buffer = HostBuffer::allocate(9 << 20, options).unwrap();
+        buffer[5 << 20] = 9;
+        let memory = buffer.share();
+        memory.populate().unwrap();
+        let buffer = memory.unshare().unwrap();
+        assert_eq!((buffer[5 << 20], buffer[0]), (9, 0));
     }
 
     #[test]

@@ -87,23 +87,6 @@ impl Engine {
         let depth_max = depth.max();
         // The reads, the armed wake, and room to submit again what came back short.
         let ring = setup::ring((depth_max + 1).next_power_of_two())?;
-        let registered = if options.fixed_buffers {
-            Registered::new(&ring, &*shared.region, shared.chunk_bytes)
-        } else {
-            Err("registered buffers are switched off".to_owned())
-        };
-        let missed = registered.as_ref().map_or_else(Some, |r| r.partly.as_ref());
-        if let Some(reason) = missed {
-            // Known to whoever asks for the report; with the usual limits every unprivileged load comes here.
-            tracing::info!(reason, "reads go to plain memory");
-        }
-        let how = match &registered {
-            Ok(registered) => registered.describe(),
-            Err(reason) => format!("io_uring with plain reads: {reason}"),
-        };
-        for path in [IoPath::UringDirect, IoPath::UringBuffered] {
-            shared.counters.because(path, None, &how);
-        }
         let files = FileTable::new(&ring, FILES.max(depth_max));
         let waits_can_end = ring.params().is_feature_ext_arg();
         Ok(Self {
@@ -118,13 +101,35 @@ impl Engine {
             read_deadline: options.read_deadline,
             late: 0,
             arrived: Vec::with_capacity(2 * depth_max as usize + 8),
-            registered: registered.ok(),
+            registered: None,
             tested: false,
             waits_can_end,
             wake_armed: false,
             wake_value: Box::new(0),
             broken: false,
         })
+    }
+
+    /// Registers the region, and notes how reads go from here on.
+    pub(super) fn register(&mut self, options: &ReaderOptions) {
+        let registered = if options.fixed_buffers {
+            Registered::new(&self.ring, &*self.shared.region, self.shared.chunk_bytes)
+        } else {
+            Err("registered buffers are switched off".to_owned())
+        };
+        let missed = registered.as_ref().map_or_else(Some, |r| r.partly.as_ref());
+        if let Some(reason) = missed {
+            // Known to whoever asks for the report; with the usual limits every unprivileged load comes here.
+            tracing::info!(reason, "reads go to plain memory");
+        }
+        let how = match &registered {
+            Ok(registered) => registered.describe(),
+            Err(reason) => format!("io_uring with plain reads: {reason}"),
+        };
+        for path in [IoPath::UringDirect, IoPath::UringBuffered] {
+            self.shared.counters.because(path, None, &how);
+        }
+        self.registered = registered.ok();
     }
 
     pub(super) fn in_flight(&self) -> usize {

@@ -40,6 +40,8 @@ pub(crate) fn start(
         match Engine::new(shared, outlet, &options) {
             Ok(mut engine) => {
                 let _ = ready.send(Ok(()));
+                // Takes as long as some reads, and threads that need no ring may be reading already.
+                engine.register(&options);
                 engine.run();
             }
             Err(reason) => {
