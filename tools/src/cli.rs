@@ -356,7 +356,7 @@ pub struct BenchLoadArgs {
     /// Size of the staging ring [default: 64MiB, less where memory is short]
     #[arg(long, env = "SPOC_STAGING_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
     pub staging_bytes: Option<u64>,
-    /// Bytes of a chunk [default: 2MiB, less in a small ring]
+    /// Bytes of a chunk [default: 1MiB, less in a small ring]
     #[arg(long, env = "SPOC_CHUNK_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
     pub chunk_bytes: Option<u64>,
     /// Threads that read what the page cache holds [default: three for every four cores, 4 to 16]
@@ -418,7 +418,7 @@ pub struct BenchSlicesArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   spoc-loader bench overlap --slot-bytes 16MiB
-  spoc-loader bench overlap --backend cuda --steps 40 --json")]
+  spoc-loader bench overlap --backend cuda --steps 100 --json")]
 pub struct BenchOverlapArgs {
     /// Where to.
     #[command(flatten)]
@@ -427,7 +427,7 @@ pub struct BenchOverlapArgs {
     #[arg(long, env = "SPOC_SLOT_BYTES", default_value = "256MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
     pub slot_bytes: u64,
     /// Steps of a run: each fills one slot and reads the others
-    #[arg(long, env = "SPOC_STEPS", allow_negative_numbers = true, default_value_t = 24, value_name = "N")]
+    #[arg(long, env = "SPOC_STEPS", allow_negative_numbers = true, default_value_t = 64, value_name = "N")]
     pub steps: usize,
     /// Runs, of which the median counts
     #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 5, value_name = "N")]

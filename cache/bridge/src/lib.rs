@@ -73,6 +73,8 @@ pub struct RingMemory {
     known: OnceLock<Known>,
     /// Registers the memory meanwhile.
     pinning: Mutex<Option<JoinHandle<spoc_driver::Result<Pin>>>>,
+    /// The device that is yet to register it.
+    registrar: Option<Device>,
     /// After what registers it.
     _memory: Option<HostMemory>,
 }
@@ -108,12 +110,12 @@ impl RingMemory {
     }
 
     /// As [`allocate`](RingMemory::allocate), but waits neither for the pages nor for the registration, where the device
-    /// has one: both take longer than the first reads, which need not wait for them. The first copy must: see
-    /// [`settle`](RingMemory::settle).
+    /// has one: both take longer than the first reads, which need not wait for them. They come in the background from
+    /// [`begin_pinning`](RingMemory::begin_pinning) on, and at the latest when something asks for them.
     ///
     /// # Errors
     /// As of [`allocate`](RingMemory::allocate).
-    pub fn allocate_while_pinning(device: &Device, len_bytes: usize) -> spoc_driver::Result<RingMemory> {
+    pub fn allocate_unpinned(device: &Device, len_bytes: usize) -> spoc_driver::Result<RingMemory> {
         // A device that cannot register at all is known by one page, while there is still a choice of memory.
         let page = HostMemory::allocate(1, HostMemoryOptions { huge_pages: false, ..Default::default() })?;
         if device.pin(&page).is_err() {
@@ -121,17 +123,20 @@ impl RingMemory {
         }
         let unpopulated = HostMemoryOptions { populate: false, ..beside(device) };
         let memory = HostMemory::allocate(len_bytes, unpopulated)?;
-        let start = start_of(&memory)?;
-        let (of, bytes) = (device.clone(), memory.clone());
-        let pin = move || bytes.populate().and_then(|()| of.pin(&bytes));
-        let thread = std::thread::Builder::new().name("spoc-pin".to_owned()).spawn(pin);
-        match thread {
-            Ok(thread) => {
-                let ring = RingMemory::at(start, len_bytes, None, Some(memory));
-                *ring.pinning.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-                Ok(ring)
-            }
-            Err(_) => RingMemory::allocate(device, len_bytes),
+        let mut ring = RingMemory::at(start_of(&memory)?, len_bytes, None, Some(memory));
+        ring.registrar = Some(device.clone());
+        Ok(ring)
+    }
+
+    /// Faults the pages in and registers them, on a thread of its own. Best after other threads were started: a new
+    /// thread has to wait while pages come in.
+    pub fn begin_pinning(&self) {
+        let (Some(device), Some(memory)) = (self.registrar.clone(), self._memory.clone()) else { return };
+        let pin = move || populated_pin(&device, &memory);
+        match std::thread::Builder::new().name("spoc-pin".to_owned()).spawn(pin) {
+            Ok(thread) => *self.pinning.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread),
+            // Then whoever asks first does it.
+            Err(error) => tracing::warn!(%error, "the thread that registers memory could not be started"),
         }
     }
 
@@ -157,7 +162,14 @@ impl RingMemory {
             // A new cell is empty.
             let _ = cell.set(known);
         }
-        RingMemory { ptr, len_bytes, known: cell, pinning: Mutex::new(None), _memory: memory }
+        RingMemory {
+            ptr,
+            len_bytes,
+            known: cell,
+            pinning: Mutex::new(None),
+            registrar: None,
+            _memory: memory,
+        }
     }
 
     /// Waits until the device knows the memory as well as it will. At once after [`allocate`](RingMemory::allocate).
@@ -168,16 +180,19 @@ impl RingMemory {
     fn known(&self) -> &Known {
         self.known.get_or_init(|| {
             let thread = self.pinning.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let reason = match thread.map(JoinHandle::join) {
-                Some(Ok(Ok(pin))) => {
-                    return Known {
-                        rung: Rung::Registered,
-                        missed: Vec::new(),
-                        _hold: Hold::Registered { _pin: pin },
-                    };
+            let pinned = match (thread.map(JoinHandle::join), &self.registrar, &self._memory) {
+                (Some(Ok(pinned)), _, _) => pinned.map_err(|error| error.to_string()),
+                (None, Some(device), Some(memory)) => {
+                    populated_pin(device, memory).map_err(|error| error.to_string())
                 }
-                Some(Ok(Err(error))) => error.to_string(),
-                Some(Err(_)) | None => "the thread that registers memory ended early".to_owned(),
+                _ => Err("the thread that registers memory ended early".to_owned()),
+            };
+            let reason = match pinned {
+                Ok(pin) => {
+                    let hold = Hold::Registered { _pin: pin };
+                    return Known { rung: Rung::Registered, missed: Vec::new(), _hold: hold };
+                }
+                Err(reason) => reason,
             };
             // Reads are on their way into this memory: it is too late for another one.
             tracing::warn!(bytes = self.len_bytes, reason, "staging memory is not pinned");
@@ -207,8 +222,17 @@ fn start_of(memory: &HostMemory) -> spoc_driver::Result<NonNull<u8>> {
 impl Drop for RingMemory {
     /// A registration on its way ends here, and not at some later time.
     fn drop(&mut self) {
-        self.settle();
+        let thread = self.pinning.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // Its result is dropped, and with it the registration.
+            let _ = thread.join();
+        }
     }
+}
+
+fn populated_pin(device: &Device, memory: &HostMemory) -> spoc_driver::Result<Pin> {
+    memory.populate()?;
+    device.pin(memory)
 }
 
 impl fmt::Debug for RingMemory {
@@ -330,7 +354,8 @@ mod tests {
             (false, false, Rung::Pageable),
         ] {
             let (device, control) = device(register, pinned);
-            let memory = RingMemory::allocate_while_pinning(&device, 3 * 4096).unwrap();
+            let memory = RingMemory::allocate_unpinned(&device, 3 * 4096).unwrap();
+            memory.begin_pinning();
             assert_eq!((memory.rung(), memory.missed().len()), (rung, rung as usize));
             drop(memory);
             assert_eq!((device.pinned_ranges(), control.live().pinned), (0, 0));
@@ -341,13 +366,17 @@ mod tests {
     fn a_pin_that_fails_meanwhile_leaves_ordinary_memory() {
         let (device, control) = device(true, true);
         control.fail_pin(2);
-        let memory = RingMemory::allocate_while_pinning(&device, 4096).unwrap();
+        let memory = RingMemory::allocate_unpinned(&device, 4096).unwrap();
+        memory.begin_pinning();
         assert_eq!(memory.rung(), Rung::Pageable);
         assert_eq!(memory.missed()[0].rung, Rung::Registered);
         drop(memory);
         // Nobody asks, and it is not waited for by anything but the end.
-        let unasked = RingMemory::allocate_while_pinning(&device, 4096).unwrap();
+        let unasked = RingMemory::allocate_unpinned(&device, 4096).unwrap();
+        unasked.begin_pinning();
         drop(unasked);
+        drop(RingMemory::allocate_unpinned(&device, 4096).unwrap());
+        assert_eq!(RingMemory::allocate_unpinned(&device, 4096).unwrap().rung(), Rung::Registered);
         assert_eq!((device.pinned_ranges(), control.live().pinned), (0, 0));
     }
 

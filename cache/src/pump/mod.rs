@@ -27,10 +27,6 @@ use std::time::{Duration, Instant};
 /// Chunks a ring needs at least: one being read, one being copied, or neither side ever overlaps.
 const CHUNKS_MIN: usize = 2;
 
-/// Bytes of a chunk, unless the caller or the budget says otherwise: a copy of less does not reach the rate of a PCIe 5
-/// link, and a read of more leaves the processor's caches before it is copied.
-const CHUNK_BYTES: u32 = 2 << 20;
-
 /// How a pump is set up.
 #[derive(Clone)]
 pub struct PumpOptions {
@@ -44,8 +40,7 @@ pub struct PumpOptions {
 
 impl Default for PumpOptions {
     fn default() -> PumpOptions {
-        let reader = ReaderOptions { chunk_bytes: CHUNK_BYTES, ..ReaderOptions::default() };
-        PumpOptions { staging_bytes: 64 << 20, reader, counters: None }
+        PumpOptions { staging_bytes: 64 << 20, reader: ReaderOptions::default(), counters: None }
     }
 }
 
@@ -60,7 +55,7 @@ impl PumpOptions {
         if staging_bytes < CHUNKS_MIN * SMALLEST {
             return Err(too_small(CHUNKS_MIN * SMALLEST, staging_bytes));
         }
-        let reader = PumpOptions::default().reader;
+        let reader = ReaderOptions::default();
         let room = staging_bytes / (2 * reader.depth as usize).max(CHUNKS_MIN);
         let chunk = (reader.chunk_bytes as usize).min(room / SMALLEST * SMALLEST).max(SMALLEST);
         let chunk_bytes = u32::try_from(chunk).unwrap_or(reader.chunk_bytes);
@@ -141,7 +136,7 @@ impl Pump {
             return Err(too_small(CHUNKS_MIN * chunk_bytes.max(4096), options.staging_bytes));
         }
         let chunks = options.staging_bytes / chunk_bytes;
-        let memory = Arc::new(RingMemory::allocate_while_pinning(device, chunks * chunk_bytes)?);
+        let memory = Arc::new(RingMemory::allocate_unpinned(device, chunks * chunk_bytes)?);
         // Beside the device, as the ring is, unless the caller knows better.
         let beside = options.reader.numa_node.or(device.numa_node());
         // Registering makes all of the ring present. Where reads end in device memory itself it is hardly used.
@@ -162,6 +157,7 @@ impl Pump {
             .name("spoc-pump".to_owned())
             .spawn(move || thread.run())
             .map_err(|error| spoc_io::Error::from_os(error, "starting the copy thread"))?;
+        memory.begin_pinning();
         Ok(Arc::new(Pump {
             device: device.clone(),
             shared,
@@ -186,8 +182,8 @@ impl Pump {
         &self.shared.counters
     }
 
-    /// How its ring came to be. Waits for the ring's registration with the device, which begins in
-    /// [`start`](Pump::start) and is otherwise waited for by the first copy alone.
+    /// How its ring came to be. Waits for the ring's registration with the device, which begins at the
+    /// end of [`start`](Pump::start) and is otherwise waited for by the first copy alone.
     #[must_use]
     pub fn ring(&self) -> &RingReport {
         self.ring.get_or_init(|| {

@@ -91,8 +91,11 @@ impl Reader {
             process: std::process::id(),
         };
         reader.start_checks(&mut outlet, &alive_token)?;
-        reader.start_ring(&outlet, &alive_token);
+        // The ring registers the region once the other threads are there: they could not be started meanwhile.
+        let (go, all_started) = bounded(0);
+        reader.start_ring(&outlet, &alive_token, all_started);
         reader.start_pool(&outlet, alive_token)?;
+        drop(go);
         Ok(reader)
     }
 
@@ -137,11 +140,11 @@ impl Reader {
         Ok(())
     }
 
-    fn start_ring(&mut self, outlet: &Outlet, alive: &Sender<()>) {
+    fn start_ring(&mut self, outlet: &Outlet, alive: &Sender<()>, go: Receiver<()>) {
         let refused = if self.options.mode == IoMode::Pread {
             Err("reads without io_uring were asked for".to_owned())
         } else {
-            crate::uring::start(&self.shared, outlet.clone(), &self.options, alive.clone())
+            crate::uring::start(&self.shared, outlet.clone(), &self.options, alive.clone(), go)
         };
         match refused {
             Ok(thread) => {

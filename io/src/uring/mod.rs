@@ -15,13 +15,13 @@ mod wait;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::reader::queue::Shared;
 use crate::reader::{Outlet, ReaderOptions};
 use engine::Engine;
 
-/// Starts the ring thread. `alive` is dropped when the thread ends.
+/// Starts the ring thread. `alive` is dropped when the thread ends; it begins to read when `go` closes.
 ///
 /// # Errors
 /// Why there is no io_uring here, and what would change that, in words.
@@ -30,6 +30,7 @@ pub(crate) fn start(
     outlet: Outlet,
     options: &ReaderOptions,
     alive: Sender<()>,
+    go: Receiver<()>,
 ) -> Result<JoinHandle<()>, String> {
     let (shared, options) = (Arc::clone(shared), options.clone());
     let (ready, started) = bounded(1);
@@ -40,6 +41,8 @@ pub(crate) fn start(
         match Engine::new(shared, outlet, &options) {
             Ok(mut engine) => {
                 let _ = ready.send(Ok(()));
+                // Never a message: it closes.
+                let _ = go.recv();
                 // Takes as long as some reads, and threads that need no ring may be reading already.
                 engine.register(&options);
                 engine.run();

@@ -23,8 +23,10 @@ const COPY_BYTES: usize = 4 << 20;
 const EVENTS: usize = 4;
 /// Slots at least: one is filled while the others are read.
 const SLOTS_MIN: u64 = 4;
-/// Slots that the kernel's speed is found with.
-const TRIAL_SLOTS: u64 = 4;
+/// Slots that the kernel's speed is found with, and steps: a launch of few slots, or waiting for few launches, would
+/// make it seem slower than it is beside a long copy.
+const TRIAL_SLOTS: u64 = 8;
+const TRIAL_STEPS: usize = 16;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -104,12 +106,13 @@ fn size(device: &Device, ring: StillRing, slot_bytes: u64) -> Result<Plan> {
             format!("{SLOTS_MIN} slots of {slot_bytes} bytes are needed, {have_bytes} bytes are free");
         return Err(Failure::new("device_too_small", message));
     }
-    let trial = Plan { ring, geometry: geometry(TRIAL_SLOTS)?, passes: 1 };
+    let trial_slots = TRIAL_SLOTS.min(slots_max);
+    let trial = Plan { ring, geometry: geometry(trial_slots)?, passes: 1 };
     let bench = Bench::new(device, trial)?;
     bench.steps(2, true, true)?;
     // One slot is not read.
-    let slot_seconds = bench.steps(8, false, true)? / 8.0 / (TRIAL_SLOTS - 1) as f64;
-    let copy_seconds = bench.steps(8, true, false)? / 8.0;
+    let slot_seconds = bench.steps(TRIAL_STEPS, false, true)? / TRIAL_STEPS as f64 / (trial_slots - 1) as f64;
+    let copy_seconds = bench.steps(TRIAL_STEPS, true, false)? / TRIAL_STEPS as f64;
     let ring = bench.plan.ring.clone();
     drop(bench);
     let wanted = at_least_once(copy_seconds / slot_seconds);
