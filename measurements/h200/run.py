@@ -5,7 +5,7 @@ run.py --loader SPOC_LOADER --probe PROBE --rivals BENCH_LOADERS.PY --folder DIS
 
 PARTS of: machine link memory small overlap first warm warm18k tmpfs slices switch check cold (default: all, in that order).
 --rivals is a program that is called as `PROGRAM LOADER FILE cold|warm 1` and prints a JSON line with s and cpu_s; without it
-only the ceilings are compared with. Everything is generated; root is needed for cold files. Raw lines go to FILE as they
+only the ceilings are compared with. Everything is generated. Raw lines go to FILE as they
 come; the table at the end says for every figure whether it was reached.
 """
 import argparse, json, os, struct, subprocess, sys, time
