@@ -231,7 +231,10 @@ impl Drop for RingMemory {
 }
 
 fn populated_pin(device: &Device, memory: &HostMemory) -> spoc_driver::Result<Pin> {
-    memory.populate()?;
+    // Where reads end in device memory itself, the ring is hardly used.
+    if in_place::reads_in_place(device).is_err() {
+        memory.populate()?;
+    }
     device.pin(memory)
 }
 
