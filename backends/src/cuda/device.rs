@@ -1,6 +1,6 @@
 //! An opened device, and what its streams and its memory share.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
 use spoc_driver::{Error, ErrorKind, MemoryInfo, Result};
 
@@ -9,11 +9,10 @@ use super::counters::Counters;
 use super::host::Registrations;
 use super::module::Modules;
 use super::reaper::Reaper;
-use super::stream::Lane;
+use super::stream::{Lane, Lanes};
 use super::survey::Found;
 use super::trial::Findings;
 use super::vmm;
-use crate::sync::lock;
 
 /// An opened device.
 pub(super) struct Device {
@@ -31,7 +30,7 @@ pub(super) struct Shared {
     pub(super) granule: u64,
     /// What the context has loaded, for all openings of the device.
     pub(super) modules: Arc<Modules>,
-    lanes: Mutex<Vec<Weak<Lane>>>,
+    lanes: Arc<Lanes>,
     // These two last, and in this order: what is still to be freed needs the context.
     pub(super) reaper: Reaper,
     pub(super) context: Arc<Context>,
@@ -46,25 +45,19 @@ impl Shared {
         modules: Arc<Modules>,
     ) -> Result<Arc<Self>> {
         let granule = if found.facts.virtual_memory { vmm::granule(&context)? } else { 1 };
-        let (lanes, reaper) = (Mutex::default(), Reaper::start(&context)?);
+        let lanes = Arc::default();
+        let reaper = Reaper::start(&context, &lanes)?;
         Ok(Arc::new(Self { found, registrations, counters, granule, modules, lanes, reaper, context }))
     }
 
     /// Notes a stream that [`Shared::synchronize`] has to wait for.
     pub(super) fn add(&self, lane: &Arc<Lane>) {
-        let mut lanes = lock(&self.lanes);
-        lanes.retain(|lane| lane.strong_count() > 0);
-        lanes.push(Arc::downgrade(lane));
+        self.lanes.add(lane);
     }
 
     /// Waits for every stream of this opening. Not for the context: others may use it, too.
     pub(super) fn synchronize(&self) -> Result<()> {
-        let lanes: Vec<_> = lock(&self.lanes).iter().filter_map(Weak::upgrade).collect();
-        let mut outcome = Ok(());
-        for lane in lanes {
-            outcome = outcome.and(lane.synchronize());
-        }
-        outcome
+        self.lanes.live().iter().fold(Ok(()), |outcome, lane| outcome.and(lane.synchronize()))
     }
 
     /// What the driver says is free, and what is on its way to be.

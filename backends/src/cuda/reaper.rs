@@ -2,11 +2,13 @@
 //!
 //! `cuMemFree` and `cuMemFreeHost` wait until the whole device is idle, even for memory that nothing uses
 //! (seen on an H200). On the thread that feeds the device that would be a stall, and a deadlock where the
-//! device waits for something that this thread is about to do. So a thread of its own does it.
+//! device waits for something that this thread is about to do. So a thread of its own does it. And while a call
+//! waits so, it keeps other threads' calls from being made (seen there: a copy waited for as long): so nothing is
+//! freed before the device's streams are idle, unless an allocation needs the memory.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use spoc_driver::{Error, ErrorKind, HostBuffer, Result};
 
 use super::context::Context;
+use super::stream::Lanes;
 use crate::sync::lock;
 
 /// What is to be freed. Nothing enqueued uses it any more.
@@ -43,15 +46,15 @@ pub(super) struct Reaper {
 }
 
 impl Reaper {
-    pub(super) fn start(context: &Arc<Context>) -> Result<Self> {
+    pub(super) fn start(context: &Arc<Context>, lanes: &Arc<Lanes>) -> Result<Self> {
         let (doomed, to_free) = channel();
         let pending_bytes = Arc::new(AtomicU64::new(0));
-        let (works_in, counts) = (Arc::clone(context), Arc::clone(&pending_bytes));
+        let (works_in, counts, lanes) = (Arc::clone(context), Arc::clone(&pending_bytes), Arc::clone(lanes));
         let (done, is_done) = channel();
         std::thread::Builder::new()
             .name("spoc-cuda-free".to_owned())
             .spawn(move || {
-                work(&works_in, &to_free, &counts);
+                work(&works_in, &lanes, &to_free, &counts);
                 // Dropped here in any case, which is an answer too.
                 let _ = done.send(());
             })
@@ -102,9 +105,36 @@ impl Drop for Reaper {
     }
 }
 
-fn work(context: &Context, to_free: &Receiver<Doomed>, pending_bytes: &AtomicU64) {
-    while let Ok(doomed) = to_free.recv() {
-        free(context, doomed, pending_bytes);
+/// How often a busy device is looked at.
+const PAUSE: Duration = Duration::from_millis(2);
+
+fn work(context: &Context, lanes: &Lanes, to_free: &Receiver<Doomed>, pending_bytes: &AtomicU64) {
+    let mut waiting = Vec::new();
+    let free_all = |waiting: &mut Vec<Doomed>| {
+        waiting.drain(..).for_each(|doomed| free(context, doomed, pending_bytes));
+    };
+    loop {
+        let next = if waiting.is_empty() {
+            to_free.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            to_free.recv_timeout(PAUSE)
+        };
+        match next {
+            // Somebody needs the memory now, and waits for it.
+            Ok(Doomed::Mark(done)) => {
+                free_all(&mut waiting);
+                free(context, Doomed::Mark(done), pending_bytes);
+            }
+            Ok(doomed) => waiting.push(doomed),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                free_all(&mut waiting);
+                return;
+            }
+        }
+        if !waiting.is_empty() && lanes.are_idle() {
+            free_all(&mut waiting);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Streams: the API's own, whose default stream is ordered against blocking ones by the API itself.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::sys::{CUstream, CUstream_flags};
 use spoc_driver::backend::CaptureState;
@@ -12,6 +12,7 @@ use super::device::Shared;
 use super::error::{Api, NOT_READY, SUCCESS};
 use super::event::Event;
 use super::library::Code;
+use crate::sync::lock;
 
 /// A stream.
 pub(super) struct Stream {
@@ -194,6 +195,10 @@ impl Lane {
 
     pub(super) fn is_idle(&self) -> Result<bool> {
         const DOING: &str = "querying a CUDA stream";
+        // Asking how far a stream has come that is captured would spoil the capture.
+        if self.kind == Kind::Lent && self.capturing()? != CaptureState::None {
+            return Err(Error::new(ErrorKind::Capturing, DOING));
+        }
         let code = if self.kind == Kind::Default {
             let _here = self.context.enter()?;
             self.capturing()?;
@@ -215,6 +220,28 @@ impl Lane {
         }
         self.end.record(self)?;
         self.end.synchronize()
+    }
+}
+
+/// The streams of a device.
+#[derive(Default)]
+pub(super) struct Lanes(Mutex<Vec<Weak<Lane>>>);
+
+impl Lanes {
+    pub(super) fn add(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.0);
+        lanes.retain(|lane| lane.strong_count() > 0);
+        lanes.push(Arc::downgrade(lane));
+    }
+
+    /// Those that are still there.
+    pub(super) fn live(&self) -> Vec<Arc<Lane>> {
+        lock(&self.0).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether none has work. One that cannot be asked is none to wait for.
+    pub(super) fn are_idle(&self) -> bool {
+        self.live().iter().all(|lane| lane.is_idle().unwrap_or(true))
     }
 }
 

@@ -76,7 +76,6 @@ fn dropping_waits_for_nothing_while_the_device_is_busy() {
         copy("a copy, while pinned memory is freed");
         at_once("destroying an event and a stream", || drop((event, other)));
         at_once("making an event and a stream", || (bench.device.create_event().unwrap(), bench.stream()));
-        at_once("opening the device again", || drop(Bench::open(bench.device.info().index)));
         held.open();
     });
 }
