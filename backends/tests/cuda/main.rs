@@ -112,6 +112,8 @@ impl Held {
         // The first launch loads it, which may wait for the device.
         launch(1);
         stream.synchronize().unwrap();
+        // So does loading the adapter's own kernels, which begins beside a backend's first stream.
+        std::thread::sleep(Duration::from_millis(300));
         let since = Instant::now();
         launch(SPIN.as_nanos() as u64);
         Self { stream, since }
