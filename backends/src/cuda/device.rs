@@ -57,7 +57,12 @@ impl Shared {
 
     /// Waits for every stream of this opening. Not for the context: others may use it, too.
     pub(super) fn synchronize(&self) -> Result<()> {
-        self.lanes.live().iter().fold(Ok(()), |outcome, lane| outcome.and(lane.synchronize()))
+        let mut outcome = Ok(());
+        for lane in self.lanes.live() {
+            // The others are waited for all the same.
+            outcome = outcome.and(lane.synchronize());
+        }
+        outcome
     }
 
     /// What the driver says is free, and what is on its way to be.
