@@ -36,6 +36,9 @@ pub struct CacheOptions {
     pub segment_bytes: u64,
     /// Device memory to leave to others when slots are allocated.
     pub headroom_bytes: u64,
+    /// Groups, of all models ever registered, that a slot table in device memory has room for; 0 for no such table. A
+    /// cache with one does not shrink.
+    pub table_groups: u32,
 }
 
 impl Default for CacheOptions {
@@ -49,6 +52,7 @@ impl Default for CacheOptions {
             slots_max: 0,
             segment_bytes: 0,
             headroom_bytes: 0,
+            table_groups: 0,
         }
     }
 }
@@ -250,6 +254,24 @@ pub(crate) fn room_for(device: &Device, bytes: u64, headroom_bytes: u64) -> Resu
     Ok(())
 }
 
+/// Memory for the slot table: every group is absent.
+fn device_table(device: &Device, groups: u32) -> Result<Option<(Segment, u32, bool)>> {
+    if groups == 0 {
+        return Ok(None);
+    }
+    let bytes = u64::from(groups) * 8;
+    let segment = device.allocate(bytes)?;
+    let zeros = vec![0; usize::try_from(bytes.min(1 << 20)).unwrap_or(1 << 20)];
+    let mut at = 0;
+    while at < bytes {
+        let part = usize::try_from(bytes - at).unwrap_or(zeros.len()).min(zeros.len());
+        segment.write(at, &zeros[..part])?;
+        at += part as u64;
+    }
+    let by_value = device.capabilities().write_value.is_available();
+    Ok(Some((segment, groups, by_value)))
+}
+
 fn per_segment(geometry: &Geometry, segment_bytes: u64) -> u32 {
     u32::try_from(segment_bytes / geometry.stride_bytes).unwrap_or(u32::MAX)
 }
@@ -304,6 +326,7 @@ impl SlotCache {
         room_for(device, bytes, options.headroom_bytes)?;
         let slots = geometries.iter().fold(0u32, |sum, geometry| sum.saturating_add(geometry.slots));
         let slots_max = slots.max(options.slots_max).min(SLOTS_MAX);
+        let table = device_table(device, options.table_groups)?;
         let arena = Arc::new(Arena::new(device, slots_max));
         let waiting = Arc::new(AtomicBool::new(false));
         let pools = geometries.iter().map(|geometry| {
@@ -325,6 +348,7 @@ impl SlotCache {
                 counters: counters.clone(),
                 pools: pools.collect(),
                 readers: Registry::new(slots_max as usize, Arc::clone(&waiting)),
+                table,
             });
             Shared { arena, device: device.clone(), core: Mutex::new(core), ready: Condvar::new(), waiting }
         });

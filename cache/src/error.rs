@@ -70,6 +70,14 @@ pub enum ErrorKind {
         /// Slots that can be numbered.
         have: u32,
     },
+    /// The slot table in device memory has too little room.
+    #[error("the device table has room for {have} groups, {need} are needed")]
+    TableTooSmall {
+        /// Groups needed.
+        need: usize,
+        /// Groups there is room for.
+        have: usize,
+    },
     /// The cache has no slots of this class.
     #[error("no slot class {class}")]
     NoSuchClass {
@@ -165,6 +173,7 @@ impl ErrorKind {
             ErrorKind::WiderThanSegment { .. } => "wider_than_segment",
             ErrorKind::TooManySlots { .. } => "too_many_slots",
             ErrorKind::NoSuchClass { .. } => "no_such_class",
+            ErrorKind::TableTooSmall { .. } => "table_too_small",
             ErrorKind::DeviceTooSmall { .. } => "device_too_small",
             ErrorKind::StagingTooSmall { .. } => "staging_too_small",
             ErrorKind::CatalogueTooLarge => "catalogue_too_large",

@@ -1,7 +1,7 @@
 //! The right to use slots on a stream, and what comes before it.
 
 use crate::cache::Shared;
-use crate::engine::{Grant, TicketState};
+use crate::engine::{Grant, SequenceWord, TicketState};
 use crate::slots::NONE;
 use crate::{Error, ErrorKind, Result};
 use spoc_driver::{CaptureState, Segment, Stream};
@@ -202,6 +202,31 @@ impl<S: Deref<Target = Stream>> Lease<S> {
     /// [`SlotCache::recover`](crate::SlotCache::recover).
     pub fn release(mut self, streams: &[&Stream]) -> Result<()> {
         self.end(streams)
+    }
+
+    /// Ends the lease when a word in host memory is at least `value`: a device writes it behind the launches, or a
+    /// process that was lent the slots. Until then they stay leased. Works on every backend; costs an allocation.
+    pub fn release_at(mut self, word: Arc<dyn SequenceWord>, value: u64) {
+        let Some(grant) = self.grant.take() else { return };
+        self.shared.with(|core| {
+            core.release_at_word(&grant.slots, word, value);
+            core.retire_grant(grant);
+        });
+    }
+
+    /// Ends the lease behind a 64-bit word in device memory that a launch raises to `value`: the next fill of its slots
+    /// waits for that on the device.
+    ///
+    /// # Errors
+    /// `Unsupported` where devices cannot wait for words; the device's refusals. The slots are then kept aside until
+    /// [`SlotCache::recover`](crate::SlotCache::recover).
+    pub fn release_behind(mut self, segment: &Segment, offset_bytes: u64, value: u64) -> Result<()> {
+        let Some(grant) = self.grant.take() else { return Ok(()) };
+        self.shared.with(|core| {
+            let released = core.release_behind_word(&grant.slots, segment, offset_bytes, value);
+            core.retire_grant(grant);
+            released.map_err(Error::from)
+        })
     }
 
     fn end(&mut self, streams: &[&Stream]) -> Result<()> {

@@ -111,6 +111,11 @@ impl SlotCache {
 
     /// False if it did not leave in time.
     fn give_segment_back(&self, slots: Range<u32>, deadline: Option<Instant>) -> Result<bool> {
+        if self.device_table().is_some() {
+            // Kernels follow its words without asking whether the memory is still there.
+            let error = Error::new(ErrorKind::InUse { slots: slots.len() });
+            return Err(error.while_doing("giving slots back that a device table refers to"));
+        }
         self.shared().with(|core| core.begin_leaving(slots.clone()))?;
         loop {
             if self.shared().with(|core| core.have_left(slots.clone())) {

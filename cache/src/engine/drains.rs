@@ -1,6 +1,6 @@
 //! Releases that launches have not passed yet: the events recorded when leases came back.
 
-use spoc_driver::{Device, Event, Stream};
+use spoc_driver::{Device, Event, Stream, StreamOptions};
 use std::collections::VecDeque;
 
 /// One release: its events, and the slots that may be read until all have fired.
@@ -62,6 +62,11 @@ impl Drains {
         self.entries[index as usize].slots.extend_from_slice(slots);
         self.active.push_back(index);
         Ok(index)
+    }
+
+    /// A stream that waits for nothing but what it is told.
+    pub fn side_stream(&self) -> Result<Stream, spoc_driver::Error> {
+        self.device.create_stream(StreamOptions { non_blocking: true, ..StreamOptions::default() })
     }
 
     pub fn events(&self, drain: u32) -> &[Event] {

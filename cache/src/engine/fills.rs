@@ -121,6 +121,7 @@ impl Core {
             self.counters.add(Counter::ReleaseWaits, read);
             waits |= read > 0;
         }
+        self.tell_device(copies)?;
         // From here on the copy stream carries the order; a later fill comes behind it on the same stream.
         self.table.get_mut(slot).drains.clear();
         Ok(if waits { Begin::GoBehindReleases } else { Begin::Go })
@@ -133,7 +134,10 @@ impl Core {
             return Ok(());
         }
         copies.record(&self.table.get(slot).ready)?;
+        let item = self.table.get(slot).item;
         self.publish(slot);
+        self.note_moved(item);
+        self.tell_device(copies)?;
         if self.table.state(slot) == State::Resident {
             // Nobody waited for it, so it may leave: perhaps a set waits for that.
             self.serve_queue();
@@ -211,6 +215,7 @@ impl Core {
         let entry = self.table.get_mut(slot);
         let item = std::mem::replace(&mut entry.item, NONE);
         entry.bytes = 0;
+        self.note_moved(item);
         if item != NONE && self.slot_of[item as usize] == slot {
             self.slot_of[item as usize] = NONE;
         }

@@ -21,12 +21,14 @@ mod reuse;
 #[cfg(test)]
 mod tests;
 mod visits;
+mod words;
 
 pub(crate) use acquire::{Grant, TicketState};
 pub use ahead::Hinted;
 pub(crate) use claims::Claimed;
 pub use events::{CacheEvent, Subscription};
 pub(crate) use models::ModelWords;
+pub use words::SequenceWord;
 
 use crate::arena::Arena;
 use crate::pump::{Feed, Sink};
@@ -44,9 +46,10 @@ use models::Models;
 use pools::Chosen;
 pub(crate) use pools::Pool;
 use reuse::Reuse;
-use spoc_driver::Device;
+use spoc_driver::{Device, Segment};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use words::{Awaiting, Mirror};
 
 /// State of one cache.
 pub(crate) struct Core {
@@ -76,6 +79,9 @@ pub(crate) struct Core {
     governor: Governor,
     reuse: Reuse,
     events: Subscribers,
+    awaiting: Awaiting,
+    /// The slot table in device memory, if one was asked for.
+    mirror: Option<Mirror>,
     leases: u64,
     in_flight_bytes: u64,
     /// Epoch in which an item was last seen in a set, and where: finds duplicates in one pass.
@@ -100,6 +106,8 @@ pub(crate) struct Parts {
     pub counters: Counters,
     pub pools: Vec<Pool>,
     pub readers: Registry,
+    /// Device memory for the slot table, for how many items, and whether the device can write words by itself.
+    pub table: Option<(Segment, u32, bool)>,
 }
 
 impl Core {
@@ -126,6 +134,10 @@ impl Core {
             governor: Governor::default(),
             reuse: Reuse::default(),
             events: Subscribers::default(),
+            awaiting: Awaiting::default(),
+            mirror: parts
+                .table
+                .map(|(segment, items_max, by_value)| Mirror::new(segment, items_max, by_value)),
             leases: 0,
             in_flight_bytes: 0,
             seen: Vec::new(),
@@ -172,6 +184,7 @@ impl Core {
 
     /// Retires releases whose events have fired, looking at no more than `most`.
     pub fn retire(&mut self, mut most: usize) {
+        self.look_at_words();
         let mut ended = std::mem::take(&mut self.scratch);
         while let Some(drain) = self.drains.poll(&mut most, &mut ended) {
             for &slot in &ended {

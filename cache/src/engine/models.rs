@@ -234,6 +234,7 @@ impl Core {
         let first_item = u32::try_from(self.models.items.len()).map_err(too_large)?;
         let items = self.models.items.len() + catalogue.groups().len();
         u32::try_from(items + 1).map_err(too_large)?;
+        self.table_holds(items)?;
 
         let free = self.models.models.iter().position(|model| model.catalogue.is_none());
         let index = free.unwrap_or(self.models.models.len());

@@ -234,6 +234,7 @@ impl Core {
             self.ahead.owed.push(item);
         }
         self.slot_of[item as usize] = NONE;
+        self.note_moved(item);
         self.pools[self.table.get(slot).class as usize].policy.left(item);
         self.table.step(slot, Step::Evict);
         let entry = self.table.get_mut(slot);

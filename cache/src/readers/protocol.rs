@@ -55,6 +55,11 @@ impl Word {
         self.0 as u32 & SLOTS_MAX
     }
 
+    /// As it is stored, also in device memory.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Whether launches may read it without waiting for anything.
     pub fn is_there(self) -> bool {
         (self.0 >> SLOT_BITS) as u8 == Standing::There as u8

@@ -14,3 +14,5 @@ mod schedules;
 mod single;
 #[cfg(not(shuttle))]
 mod wild;
+#[cfg(not(shuttle))]
+mod words;
