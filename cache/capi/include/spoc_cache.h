@@ -173,6 +173,8 @@ enum spoc_status
   SPOC_ERROR_TOO_MANY_SLOTS = 510,
   // A slot class that the cache does not have.
   SPOC_ERROR_NO_SUCH_CLASS = 511,
+  // More groups than the slot table in device memory has room for.
+  SPOC_ERROR_TABLE_TOO_SMALL = 512,
   // The backend does not have the feature.
   SPOC_ERROR_UNSUPPORTED = 600,
   // A handle of another backend.

@@ -146,6 +146,7 @@ pub unsafe extern "C" fn spoc_cache_open(
             slots_max: options.slots_max,
             segment_bytes: options.segment_bytes,
             headroom_bytes: options.headroom_bytes,
+            ..CacheOptions::default()
         };
         let cache = SlotCache::new(&pump.0, options)?;
         let object = CacheObject { cache, catalogues: RwLock::default() };

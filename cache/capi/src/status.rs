@@ -149,6 +149,8 @@ pub enum spoc_status {
     SPOC_ERROR_TOO_MANY_SLOTS = 510,
     /// A slot class that the cache does not have.
     SPOC_ERROR_NO_SUCH_CLASS = 511,
+    /// More groups than the slot table in device memory has room for.
+    SPOC_ERROR_TABLE_TOO_SMALL = 512,
     /// The backend does not have the feature.
     SPOC_ERROR_UNSUPPORTED = 600,
     /// A handle of another backend.
@@ -282,6 +284,7 @@ const TABLE: &[(spoc_status, &CStr)] = &[
     (S::SPOC_ERROR_TIMED_OUT, c"timed_out"),
     (S::SPOC_ERROR_TOO_MANY_SLOTS, c"too_many_slots"),
     (S::SPOC_ERROR_NO_SUCH_CLASS, c"no_such_class"),
+    (S::SPOC_ERROR_TABLE_TOO_SMALL, c"table_too_small"),
     (S::SPOC_ERROR_UNSUPPORTED, c"unsupported"),
     (S::SPOC_ERROR_FOREIGN_HANDLE, c"foreign_handle"),
     (S::SPOC_ERROR_WRONG_DEVICE, c"wrong_device"),
