@@ -23,12 +23,28 @@ pub(super) static COMPUTE: Text = Text {
     ptx: include_str!("kernels/compute.ptx"),
 };
 
-/// Gathering, and carrying many copies.
+/// Gathering.
 pub(super) static COPY: Text = Text {
     name: "copy",
     #[cfg(test)]
     source: include_str!("kernels/copy.cu"),
     ptx: include_str!("kernels/copy.ptx"),
+};
+
+/// Carrying as many copies as the arguments of a launch have had room for since ever.
+pub(super) static CARRY: Text = Text {
+    name: "carry",
+    #[cfg(test)]
+    source: concat!("#define PIECES_MAX 338\n#define ENTRY carry_pieces\n", include_str!("kernels/carry.cu")),
+    ptx: include_str!("kernels/carry.ptx"),
+};
+
+/// The same with the room that launches have since CUDA 12.1, on devices since Volta.
+pub(super) static CARRY_WIDE: Text = Text {
+    name: "carry_wide",
+    #[cfg(test)]
+    source: concat!("#define PIECES_MAX 2728\n#define ENTRY carry_many\n", include_str!("kernels/carry.cu")),
+    ptx: include_str!("kernels/carry_wide.ptx"),
 };
 
 /// Threads of a group.
@@ -204,19 +220,27 @@ mod tests {
     use super::*;
     use crate::identity::digest;
 
-    /// Old enough for every driver with the functions that this adapter needs: CUDA 11.4.
-    const PTX_VERSION: &str = ".version 7.4";
+    /// What a text is made for: the language's version and the oldest device. The first is old enough for every
+    /// driver with the functions that this adapter needs, CUDA 11.4; the second has launches with 32 KiB of
+    /// arguments.
+    fn made_for(text: &Text) -> (&'static str, u32) {
+        if *text == CARRY_WIDE { (".version 8.1", 70) } else { (".version 7.4", 60) }
+    }
+
+    const TEXTS: [&Text; 4] = [&COMPUTE, &COPY, &CARRY, &CARRY_WIDE];
 
     fn headline(text: &Text) -> String {
-        format!("// Made from {}.cu, whose digest is {:032x}.", text.name, digest(text.source))
+        format!("// Made from the text `{}`, whose digest is {:032x}.", text.name, digest(text.source))
     }
 
     #[test]
     fn the_ptx_is_made_from_the_text() {
-        for text in [&COMPUTE, &COPY] {
+        for text in TEXTS {
             let first = text.ptx.lines().next();
             assert_eq!(first, Some(&*headline(text)), "run the ignored test `make_the_ptx_anew`");
-            assert!(text.ptx.contains(PTX_VERSION) && text.ptx.contains(".target sm_60"), "{}", text.name);
+            let (version, arch) = made_for(text);
+            let target = format!(".target sm_{arch}");
+            assert!(text.ptx.contains(version) && text.ptx.contains(&target), "{}", text.name);
         }
     }
 
@@ -228,17 +252,11 @@ mod tests {
             }
         };
         [FILL, ADD, SCALE].into_iter().for_each(|names| entries(names, &COMPUTE));
-        let copies = [
-            "gather_16",
-            "gather_8",
-            "gather_4",
-            "gather_2",
-            "gather_1",
-            "carry_pieces",
-            "gather_1",
-            "gather_1",
-        ];
-        entries(copies, &COPY);
+        for name in ["gather_16", "gather_8", "gather_4", "gather_2", "gather_1"] {
+            assert!(COPY.ptx.contains(&format!(".visible .entry {name}(")), "{name}");
+        }
+        assert!(CARRY.ptx.contains(".visible .entry carry_pieces("));
+        assert!(CARRY_WIDE.ptx.contains(".visible .entry carry_many("));
     }
 
     /// Writes the PTX beside the texts. Needs NVRTC 12, the last that knows the oldest devices.
@@ -246,11 +264,12 @@ mod tests {
     #[ignore = "writes source files"]
     fn make_the_ptx_anew() {
         let nvrtc = Nvrtc::load().unwrap();
-        for text in [&COMPUTE, &COPY] {
-            let ptx = nvrtc.compile_to_ptx(text.source.as_bytes(), text.name, 60).unwrap();
+        for text in TEXTS {
+            let (version, arch) = made_for(text);
+            let ptx = nvrtc.compile_to_ptx(text.source.as_bytes(), text.name, arch).unwrap();
             let begin = ptx.find(".version").unwrap();
             let end = begin + ptx[begin..].find('\n').unwrap();
-            let ptx = format!("{}\n\n{PTX_VERSION}{}\n", headline(text), ptx[end..].trim_end());
+            let ptx = format!("{}\n\n{version}{}\n", headline(text), ptx[end..].trim_end());
             let path = format!("{}/src/cuda/kernels/{}.ptx", env!("CARGO_MANIFEST_DIR"), text.name);
             std::fs::write(path, ptx).unwrap();
         }

@@ -15,12 +15,18 @@ use super::module::Function;
 use super::stream::Lane;
 
 /// Copies of at least this on average are the copy engine's: it is as fast then, and leaves the processors of the
-/// device to others (H200, GB/s by kernel and by batch: 50.5 and 40 at 64 KiB, 50.5 and 49 at 256 KiB, 51 and 54
-/// at 1 MiB).
-const MEAN_BYTES_MAX: usize = 256 << 10;
+/// device to others (H200, GB/s by kernel and by batch: 51 and 27 at 16 KiB, 51 and 53 at 64 KiB).
+const MEAN_BYTES_MAX: usize = 64 << 10;
+
+/// The same where the API cannot take copies in batches, and one by one they reach 34 GB/s at 256 KiB.
+const UNBATCHED_MEAN_BYTES_MAX: usize = 512 << 10;
 
 /// As in the kernel's text. All of it has to fit into the 4 KiB of a launch's arguments.
 const PIECES_MAX: usize = 338;
+
+/// As in the text for launches with 32,764 bytes of arguments. The device stands still for some microseconds from
+/// one launch to the next, which at 16 KiB a piece is a fifth of the time with the shorter list.
+const WIDE_PIECES_MAX: usize = 2728;
 
 /// Longer copies are cut, so that no group is left with more than others. A multiple of every unit.
 const PIECE_BYTES_MAX: usize = 64 << 10;
@@ -33,21 +39,36 @@ const WORD_BYTES: u64 = 4;
 
 /// The kernel's argument.
 #[repr(C)]
-struct Pieces {
+struct Pieces<const MAX: usize> {
     from: u64,
     to: u64,
-    from_words: [u32; PIECES_MAX],
-    to_words: [u32; PIECES_MAX],
-    bytes: [u32; PIECES_MAX],
+    from_words: [u32; MAX],
+    to_words: [u32; MAX],
+    bytes: [u32; MAX],
     count: u32,
 }
 
-const _: () = assert!(size_of::<Pieces>() <= 4096);
+const _: () = assert!(size_of::<Pieces<PIECES_MAX>>() <= 4096);
+const _: () = assert!(size_of::<Pieces<WIDE_PIECES_MAX>>() <= 32_764);
+
+/// The kernel in its two sizes.
+#[derive(Clone, Copy)]
+pub(super) struct Carrier {
+    pub(super) narrow: Function,
+    /// Where the driver and the device take as many arguments.
+    pub(super) wide: Option<Function>,
+}
 
 /// The kernel, if it serves for these copies: small, from pinned memory, and alike in alignment.
-pub(super) fn serves(shared: &Shared, batch: &CopyBatch<'_, Buffer>, total_bytes: usize) -> Option<Function> {
+pub(super) fn serves(
+    shared: &Shared,
+    batch: &CopyBatch<'_, Buffer>,
+    total_bytes: usize,
+    has_batches: bool,
+) -> Option<Carrier> {
+    let mean_max = if has_batches { MEAN_BYTES_MAX } else { UNBATCHED_MEAN_BYTES_MAX };
     let does = batch.len() > 1
-        && total_bytes / batch.len() < MEAN_BYTES_MAX
+        && total_bytes / batch.len() < mean_max
         && shared.found.facts.same_addresses
         && batch.iter().all(|op| is_aligned(&op) && shared.registrations.holds(op.src.addr(), op.len_bytes));
     if does { shared.modules.carrier() } else { None }
@@ -65,10 +86,28 @@ fn is_aligned(op: &CopyOp<'_, Buffer>) -> bool {
 pub(super) unsafe fn all(
     shared: &Shared,
     lane: &Lane,
+    carrier: Carrier,
+    batch: &CopyBatch<'_, Buffer>,
+) -> Result<()> {
+    let outcome = match carrier.wide.filter(|_| batch.len() > PIECES_MAX) {
+        // SAFETY: the caller's word.
+        Some(function) => unsafe { list::<WIDE_PIECES_MAX>(lane, function, batch) },
+        // SAFETY: the caller's word.
+        None => unsafe { list::<PIECES_MAX>(lane, carrier.narrow, batch) },
+    };
+    outcome?;
+    add(&shared.counters.carried_copies, batch.len());
+    Ok(())
+}
+
+/// # Safety
+/// As [`all`]; the function is the one for lists of so many.
+unsafe fn list<const MAX: usize>(
+    lane: &Lane,
     function: Function,
     batch: &CopyBatch<'_, Buffer>,
 ) -> Result<()> {
-    let mut pieces = Pieces::new();
+    let mut pieces = Pieces::<MAX>::new();
     for op in batch.iter() {
         let mut offset = 0;
         while offset < op.len_bytes {
@@ -85,14 +124,12 @@ pub(super) unsafe fn all(
         }
     }
     // SAFETY: as above.
-    unsafe { pieces.submit(lane, function) }?;
-    add(&shared.counters.carried_copies, batch.len());
-    Ok(())
+    unsafe { pieces.submit(lane, function) }
 }
 
-impl Pieces {
+impl<const MAX: usize> Pieces<MAX> {
     fn new() -> Self {
-        let none = [0; PIECES_MAX];
+        let none = [0; MAX];
         Self { from: 0, to: 0, from_words: none, to_words: none, bytes: none, count: 0 }
     }
 
@@ -111,7 +148,7 @@ impl Pieces {
         };
         let at = self.count as usize;
         let (Some(from), Some(to)) = (words(from, self.from), words(to, self.to)) else { return false };
-        if at == PIECES_MAX {
+        if at == MAX {
             return false;
         }
         (self.from_words[at], self.to_words[at]) = (from, to);
@@ -139,12 +176,12 @@ impl Pieces {
 
 #[cfg(test)]
 mod tests {
-    use super::super::built_ins::COPY;
+    use super::super::built_ins::{CARRY, CARRY_WIDE};
     use super::*;
 
     #[test]
     fn the_list_is_full_when_it_is() {
-        let mut pieces = Pieces::new();
+        let mut pieces = Pieces::<PIECES_MAX>::new();
         for index in 0..PIECES_MAX as u64 {
             assert!(pieces.push(1 << 40, (1 << 41) + 4 * index, PIECE_BYTES_MAX), "{index}");
         }
@@ -154,7 +191,7 @@ mod tests {
     #[test]
     fn what_is_far_away_begins_a_new_list() {
         let (from, to) = ((1 << 45) + 3, (1 << 46) + 7);
-        let mut pieces = Pieces::new();
+        let mut pieces = Pieces::<PIECES_MAX>::new();
         for (from, to) in
             [(from, to), (from - (7 << 30), to + (7 << 30)), (from - 3, to - 7), (from + 9, to - 3)]
         {
@@ -167,13 +204,16 @@ mod tests {
         }
         assert!(!pieces.push(from + (9 << 30), to, 5));
         assert!(!pieces.push(from, to - (9 << 30), 5));
-        let mut low = Pieces::new();
+        let mut low = Pieces::<WIDE_PIECES_MAX>::new();
         assert!(low.push(4096, 8192, 1) && low.push(4, 8, 1));
     }
 
     #[test]
     fn the_structure_is_the_kernels() {
-        assert!(COPY.source.contains(&format!("#define PIECES_MAX {PIECES_MAX}\n")));
-        assert_eq!(size_of::<Pieces>(), 12 * PIECES_MAX + 24);
+        for (text, max) in [(&CARRY, PIECES_MAX), (&CARRY_WIDE, WIDE_PIECES_MAX)] {
+            assert!(text.source.contains(&format!("#define PIECES_MAX {max}\n")));
+        }
+        assert_eq!(size_of::<Pieces<PIECES_MAX>>(), 12 * PIECES_MAX + 24);
+        assert_eq!(size_of::<Pieces<WIDE_PIECES_MAX>>(), 12 * WIDE_PIECES_MAX + 24);
     }
 }

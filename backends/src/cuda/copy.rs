@@ -23,7 +23,7 @@ use crate::sync::lock;
 const BATCH_MEAN_BYTES_MIN: usize = 32 << 10;
 
 /// Most copies that one call to the API is given.
-const BATCH_COPIES_MAX: usize = 1024;
+const BATCH_COPIES_MAX: usize = 4096;
 
 const TO_DEVICE: &str = "copying to a CUDA device";
 
@@ -94,12 +94,13 @@ pub(super) unsafe fn many(
     batch: &CopyBatch<'_, Buffer>,
 ) -> Result<()> {
     let total: usize = batch.iter().map(|op| op.len_bytes).sum();
-    if let Some(function) = carry::serves(shared, batch, total) {
-        // SAFETY: the caller's word.
-        return unsafe { carry::all(shared, lane, function, batch) };
-    }
     let has_call = lane.api().library.copy_batch_13.is_some() || lane.api().library.copy_batch_12.is_some();
-    if batch.len() < 2 || !has_call || !lane.takes_batches() || total / batch.len() < BATCH_MEAN_BYTES_MIN {
+    let has_batches = has_call && lane.takes_batches();
+    if let Some(carrier) = carry::serves(shared, batch, total, has_batches) {
+        // SAFETY: the caller's word.
+        return unsafe { carry::all(shared, lane, carrier, batch) };
+    }
+    if batch.len() < 2 || !has_batches || total / batch.len() < BATCH_MEAN_BYTES_MIN {
         // SAFETY: the caller's word.
         return batch.iter().try_for_each(|op| unsafe { to_device(shared, lane, &op) });
     }

@@ -11,6 +11,7 @@ use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule};
 use spoc_driver::{Error, ErrorKind, Language, Result, Source};
 
 use super::built_ins::{self, Text};
+use super::carry::Carrier;
 use super::context::Context;
 use super::error::{SUCCESS, kind_of};
 use super::nvrtc::Nvrtc;
@@ -135,7 +136,7 @@ struct Held {
     sources: Mutex<HashMap<Key, Loaded>>,
     built_ins: Mutex<BuiltIns>,
     /// The kernel that carries small copies; nothing inside if it cannot be had.
-    carrier: OnceLock<Option<Function>>,
+    carrier: OnceLock<Option<Carrier>>,
 }
 
 /// A source by the place of its text: it is kept, so no other text can come there.
@@ -167,7 +168,7 @@ impl Modules {
         }
         let (held, context) = (Arc::clone(&self.held), Arc::clone(context));
         let thread = std::thread::Builder::new().name("spoc-cuda-load".to_owned()).spawn(move || {
-            let carrier = held.built_in(&context, &built_ins::COPY, "carry_pieces");
+            let carrier = held.carrier(&context);
             if let Err(error) = &carrier {
                 tracing::warn!(%error, "small copies go one by one: their kernel cannot be had");
             }
@@ -183,7 +184,7 @@ impl Modules {
     }
 
     /// The kernel that carries small copies, once it is there.
-    pub(super) fn carrier(&self) -> Option<Function> {
+    pub(super) fn carrier(&self) -> Option<Carrier> {
         self.held.carrier.get().copied().flatten()
     }
 
@@ -246,6 +247,16 @@ impl Drop for Modules {
 }
 
 impl Held {
+    /// The kernel that carries small copies.
+    fn carrier(&self, context: &Arc<Context>) -> Result<Carrier> {
+        let narrow = self.built_in(context, &built_ins::CARRY, "carry_pieces")?;
+        let wide = self.built_in(context, &built_ins::CARRY_WIDE, "carry_many");
+        if let Err(error) = &wide {
+            tracing::info!(%error, "small copies go in shorter lists: the kernel for long ones cannot be had");
+        }
+        Ok(Carrier { narrow, wide: wide.ok() })
+    }
+
     /// A function of the adapter's own.
     ///
     /// # Errors
@@ -353,7 +364,7 @@ mod tests {
     #[test]
     fn the_entries_of_a_text_are_known() {
         let copy: Vec<_> = entries(&built_ins::COPY).collect();
-        assert!(copy.contains(&"carry_pieces") && copy.contains(&"gather_16"), "{copy:?}");
+        assert!(copy.contains(&"gather_4") && copy.contains(&"gather_16"), "{copy:?}");
         assert_eq!(entries(&built_ins::COMPUTE).count(), 24);
     }
 

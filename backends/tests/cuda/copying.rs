@@ -57,8 +57,11 @@ fn copies_go_the_way_that_suits_them() {
             (1000, 16 << 10, 0, true, false),
             (778, 1000, 4, true, false),
             (3, 100, 8, true, false),
-            (300, 65_537 - 1, 256, true, false),
-            (100, 200 << 10, 12, true, false),
+            (300, 48 << 10, 256, true, false),
+            // Longer than one launch's list, whichever it is.
+            (7001, 8 << 10, 4, true, false),
+            (300, 64 << 10, 256, false, true),
+            (100, 200 << 10, 12, false, true),
             (24, 1 << 20, 0, false, true),
             (400, 64 << 10, 1, false, true),
             (1000, 1 << 10, 1, false, false),
