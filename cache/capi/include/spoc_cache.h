@@ -175,6 +175,8 @@ enum spoc_status
   SPOC_ERROR_NO_SUCH_CLASS = 511,
   // More groups than the slot table in device memory has room for.
   SPOC_ERROR_TABLE_TOO_SMALL = 512,
+  // A slot that the arena does not have, or bytes beyond a slot's end.
+  SPOC_ERROR_NO_SUCH_SLOT = 513,
   // The backend does not have the feature.
   SPOC_ERROR_UNSUPPORTED = 600,
   // A handle of another backend.

@@ -151,6 +151,8 @@ pub enum spoc_status {
     SPOC_ERROR_NO_SUCH_CLASS = 511,
     /// More groups than the slot table in device memory has room for.
     SPOC_ERROR_TABLE_TOO_SMALL = 512,
+    /// A slot that the arena does not have, or bytes beyond a slot's end.
+    SPOC_ERROR_NO_SUCH_SLOT = 513,
     /// The backend does not have the feature.
     SPOC_ERROR_UNSUPPORTED = 600,
     /// A handle of another backend.
@@ -285,6 +287,7 @@ const TABLE: &[(spoc_status, &CStr)] = &[
     (S::SPOC_ERROR_TOO_MANY_SLOTS, c"too_many_slots"),
     (S::SPOC_ERROR_NO_SUCH_CLASS, c"no_such_class"),
     (S::SPOC_ERROR_TABLE_TOO_SMALL, c"table_too_small"),
+    (S::SPOC_ERROR_NO_SUCH_SLOT, c"no_such_slot"),
     (S::SPOC_ERROR_UNSUPPORTED, c"unsupported"),
     (S::SPOC_ERROR_FOREIGN_HANDLE, c"foreign_handle"),
     (S::SPOC_ERROR_WRONG_DEVICE, c"wrong_device"),
