@@ -90,12 +90,13 @@ pub struct MinCapacity {
 
 /// What the cache, its leases and the pump share.
 pub(crate) struct Shared {
-    arena: Arc<Arena>,
     device: Device,
     core: Mutex<Core>,
     ready: Condvar,
     /// Somebody waits for room that readers may hold.
     waiting: Arc<AtomicBool>,
+    /// Dropped behind the core, which waits for launches.
+    arena: Arc<Arena>,
 }
 
 impl Shared {

@@ -205,7 +205,8 @@ impl<S: Deref<Target = Stream>> Lease<S> {
     }
 
     /// Ends the lease when a word in host memory is at least `value`: a device writes it behind the launches, or a
-    /// process that was lent the slots. Until then they stay leased. Works on every backend; costs an allocation.
+    /// process that was lent the slots. Until then they stay leased; a cache that ends waits two seconds for it, and then
+    /// leaves its memory allocated. Works on every backend; costs an allocation.
     pub fn release_at(mut self, word: Arc<dyn SequenceWord>, value: u64) {
         let Some(grant) = self.grant.take() else { return };
         self.shared.with(|core| {

@@ -30,6 +30,10 @@ impl Core {
             return Err(Error::new(ErrorKind::Closed));
         }
         self.retire(4);
+        if !self.queue.is_empty() {
+            // What came back with that belongs to those who wait.
+            self.serve_queue();
+        }
         let index = self.new_ticket();
         let mut ticket = std::mem::take(&mut self.tickets[index as usize]);
         if let Err(error) = self.distinct(keys, &mut ticket) {

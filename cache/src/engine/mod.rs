@@ -53,7 +53,6 @@ use words::{Awaiting, Mirror};
 
 /// State of one cache.
 pub(crate) struct Core {
-    arena: Arc<Arena>,
     feed: Arc<dyn Feed>,
     /// What the pump is told to call for this cache's fills.
     sink: Arc<dyn Sink>,
@@ -95,6 +94,8 @@ pub(crate) struct Core {
     closed: bool,
     /// Someone may have become ready since the lock was taken.
     wake: bool,
+    /// Dropped behind everything that waits for launches: the memory goes with it.
+    arena: Arc<Arena>,
 }
 
 /// What a core is made of.
@@ -203,6 +204,7 @@ impl Core {
     pub fn retire_all(&mut self) {
         self.retire(self.drains.active());
         if !self.readers.is_empty() {
+            self.readers.note_gone();
             self.take_visits();
             self.count_readers();
             self.readers.retire();

@@ -7,6 +7,10 @@ use crate::{ErrorKind, Result};
 use spoc_driver::{CopyRange, Segment, Stream};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a cache that ends waits for words, at most.
+const WORDS_WAIT: Duration = Duration::from_secs(2);
 
 /// A word in host memory that rises: a device writes it, or a process that was lent memory.
 pub trait SequenceWord: Send + Sync {
@@ -35,9 +39,37 @@ pub(super) struct Awaiting {
     streams: Vec<Stream>,
 }
 
+impl Awaiting {
+    /// Waits until every word has come, or for so long. How many have not.
+    fn wait(&mut self, most: Duration) -> usize {
+        let began = Instant::now();
+        loop {
+            self.words.retain(|awaited| awaited.word.load() < awaited.value);
+            if self.words.is_empty() || began.elapsed() >= most {
+                return self.words.len();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl fmt::Debug for Awaiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Awaiting").field("words", &self.words.len()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Core {
+    /// Whoever is to write a word may read its slots until then. One that never comes must not keep the caller for ever:
+    /// the memory stays allocated then.
+    fn drop(&mut self) {
+        let missing = self.awaiting.wait(WORDS_WAIT);
+        if missing > 0 {
+            tracing::warn!(
+                "{missing} leases still wait for their words: the cache's device memory is not freed"
+            );
+            std::mem::forget(Arc::clone(&self.arena));
+        }
     }
 }
 
@@ -46,6 +78,7 @@ impl Core {
     pub fn release_at_word(&mut self, slots: &[u32], word: Arc<dyn SequenceWord>, value: u64) {
         self.awaiting.words.push(Awaited { slots: slots.to_vec(), word, value });
         self.look_at_words();
+        self.serve_queue();
     }
 
     /// Gives slots back behind a word in device memory: a stream of the cache's own waits for it on the device, and an

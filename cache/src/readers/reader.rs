@@ -66,9 +66,9 @@ struct Local {
     closed: u64,
     seen: Vec<Seen>,
     items: Vec<u32>,
-    /// Slots of the leases that are out.
-    slots: Vec<u32>,
-    open: u32,
+    /// Slots of the leases that are out, each in a place of its own; empty places keep their memory.
+    leases: Vec<Vec<u32>>,
+    unused: Vec<u32>,
 }
 
 /// One key of the set under way.
@@ -163,6 +163,23 @@ impl Local {
         true
     }
 
+    /// A place for the slots of the set that was held.
+    #[inline]
+    fn open_lease(&mut self) -> u32 {
+        let place = self.unused.pop().unwrap_or_else(|| {
+            self.leases.push(Vec::new());
+            // One place a lease that is out: far below the width of the number.
+            u32::try_from(self.leases.len() - 1).unwrap_or(NONE)
+        });
+        self.leases[place as usize].extend(self.seen.iter().map(|seen| seen.word.slot()));
+        place
+    }
+
+    /// Leases that are out.
+    fn open(&self) -> usize {
+        self.leases.len() - self.unused.len()
+    }
+
     fn let_go(&self, line: &Line, held: usize) {
         // Backwards: of a slot held twice the first hold knows what was there.
         for seen in self.seen[..held].iter().rev() {
@@ -234,10 +251,8 @@ impl<S: Deref<Target = Stream>> Reader<S> {
         self.cell.visits.push(&local.items);
         count(&self.cell.hits, local.items.len() as u64);
         count(&self.cell.sets, 1);
-        let start = local.slots.len();
-        local.slots.extend(local.seen.iter().map(|seen| seen.word.slot()));
-        local.open += 1;
-        Some(ReaderLease { reader: self, held: Held::Found { start, len: keys.len() } })
+        let place = local.open_lease();
+        Some(ReaderLease { reader: self, held: Held::Found { place, len: keys.len() } })
     }
 
     /// Wants a set: [`try_acquire`](Reader::try_acquire), and [`SlotCache::acquire`](crate::SlotCache::acquire) for
@@ -276,6 +291,10 @@ impl<S: Deref<Target = Stream>> Reader<S> {
     /// stream that used its leases. The slots of leases that ended may be filled anew behind these. Leases that are
     /// out go on. Call it once a step, a token or a layer: what is held until then cannot leave.
     ///
+    /// An acquire may end the step by itself, and knows of no other stream: what was launched there under leases that
+    /// ended must be joined to the reader's stream (an event that this waits for), or end a step here, before the next
+    /// acquire.
+    ///
     /// # Errors
     /// [`ErrorKind::Capturing`] while the stream is captured; the stream's refusals. The step goes on then.
     pub fn end_step(&self, others: &[&Stream]) -> Result<()> {
@@ -303,10 +322,10 @@ impl<S: Deref<Target = Stream>> Reader<S> {
             releases.record(local.closed, other)?;
         }
         drop(releases);
-        if local.open > 0 {
+        if local.open() > 0 {
             // Moved before the sets are closed, so that at no moment they look free.
             local.set += 1;
-            for &slot in &local.slots {
+            for &slot in local.leases.iter().flatten() {
                 self.cell.line.hold(slot, local.set);
             }
         }
@@ -326,14 +345,10 @@ impl<S: Deref<Target = Stream>> Reader<S> {
         local.tables = self.shared.with(|core| core.tables().map(|table| table.cloned()).collect());
     }
 
-    fn end_lease(&self, start: usize, len: usize) {
+    fn end_lease(&self, place: u32) {
         let mut local = self.local.borrow_mut();
-        local.open -= 1;
-        if local.open == 0 {
-            local.slots.clear();
-        } else if start + len == local.slots.len() {
-            local.slots.truncate(start);
-        }
+        local.leases[place as usize].clear();
+        local.unused.push(place);
         count(&self.cell.ended, 1);
     }
 }
@@ -342,8 +357,9 @@ impl<S: Deref<Target = Stream>> Drop for Reader<S> {
     fn drop(&mut self) {
         let local = self.local.get_mut();
         // Leases that were forgotten: what they launched is behind the event, too.
-        let forgotten = u64::from(std::mem::take(&mut local.open));
-        local.slots.clear();
+        let forgotten = local.open() as u64;
+        local.leases.clear();
+        local.unused.clear();
         count(&self.cell.ended, forgotten);
         if let Err(error) = self.end_step(&[]) {
             tracing::warn!(%error, "a reader left without an event behind its launches: its slots are kept aside");
@@ -368,7 +384,7 @@ pub struct ReaderLease<'r, S: Deref<Target = Stream>> {
 
 enum Held<'r> {
     /// Found by the reader: these slots of its own.
-    Found { start: usize, len: usize },
+    Found { place: u32, len: usize },
     /// Acquired through the cache.
     Leased(Lease<&'r Stream>),
 }
@@ -404,10 +420,9 @@ impl<S: Deref<Target = Stream>> ReaderLease<'_, S> {
     #[must_use]
     pub fn slot_number(&self, index: usize) -> Option<u32> {
         match &self.held {
-            Held::Found { start, len } if index < *len => {
-                self.reader.local.borrow().slots.get(start + index).copied()
+            Held::Found { place, .. } => {
+                self.reader.local.borrow().leases.get(*place as usize)?.get(index).copied()
             }
-            Held::Found { .. } => None,
             Held::Leased(lease) => lease.slot(index).map(|slot| slot.slot),
         }
     }
@@ -432,8 +447,8 @@ impl<S: Deref<Target = Stream>> ReaderLease<'_, S> {
 
 impl<S: Deref<Target = Stream>> Drop for ReaderLease<'_, S> {
     fn drop(&mut self) {
-        if let Held::Found { start, len } = self.held {
-            self.reader.end_lease(start, len);
+        if let Held::Found { place, .. } = self.held {
+            self.reader.end_lease(place);
         }
     }
 }

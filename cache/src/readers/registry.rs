@@ -96,6 +96,7 @@ struct Entry {
     hits: u64,
     sets: u64,
     ended: u64,
+    gone: bool,
 }
 
 /// What readers did since it was last asked.
@@ -133,7 +134,14 @@ impl Registry {
             releases: Mutex::new(Releases::default()),
             gone: AtomicBool::new(false),
         });
-        self.entries.push(Entry { cell: Arc::clone(&cell), visits_tail: 0, hits: 0, sets: 0, ended: 0 });
+        self.entries.push(Entry {
+            cell: Arc::clone(&cell),
+            visits_tail: 0,
+            hits: 0,
+            sets: 0,
+            ended: 0,
+            gone: false,
+        });
         cell
     }
 
@@ -215,14 +223,20 @@ impl Registry {
         true
     }
 
-    /// Lets go of events that have fired, and of readers that left.
+    /// Notes which readers have left. What they did is fetched behind this, before [`retire`](Registry::retire) lets go
+    /// of them: one that leaves in between stays until the next time.
+    pub fn note_gone(&mut self) {
+        for entry in &mut self.entries {
+            entry.gone = entry.cell.gone.load(Ordering::Acquire);
+        }
+    }
+
+    /// Lets go of events that have fired, and of readers that were noted to have left.
     pub fn retire(&mut self) {
         self.entries.retain(|entry| {
-            let gone = entry.cell.gone.load(Ordering::Acquire);
             let mut releases = entry.cell.releases();
             releases.retire(usize::MAX);
-            // What it counted was fetched by the caller, who holds the lock; a reader that left counts no more.
-            !(gone && releases.is_empty())
+            !(entry.gone && releases.is_empty())
         });
     }
 

@@ -555,3 +555,56 @@ fn a_set_that_must_be_read_comes_through_the_cache() {
     let lease = reader.wait_acquire(&keys(&harness, &[0, 1])).unwrap();
     assert!(lease.was_found(), "the copies have run, nothing need be waited for");
 }
+
+/// A pipeline takes the next lease before it ends the one before: at no moment all of them are back.
+#[test]
+fn leases_that_overlap_hold_no_more_than_themselves() {
+    let harness = Harness::new(4, PolicyKind::Lru);
+    let stream = stream(&harness);
+    warm(&harness, &[0, 1, 2, 3], &stream);
+    let reader = harness.cache.reader(&stream).unwrap();
+    introduce(&reader, harness.keys[0]);
+    let mut held = found(&reader, &keys(&harness, &[0])).unwrap();
+    for group in [1, 2, 3, 1, 2, 3, 1, 2, 3] {
+        let next = found(&reader, &keys(&harness, &[group])).unwrap();
+        assert_eq!(next.slot_number(0), Some(slot_of(&harness, group)));
+        drop(std::mem::replace(&mut held, next));
+        reader.end_step(&[]).unwrap();
+    }
+    harness.control.run_all();
+    // Group 3 alone is held: three others fit.
+    let waiting = harness.cache.acquire(&keys(&harness, &[4, 5, 6]), &stream).unwrap();
+    assert_eq!(harness.jobs().len(), 3, "slots of ended leases may leave");
+    harness.finish_jobs();
+    drop(waiting);
+    assert!(is_resident(&harness, 3));
+    drop(held);
+}
+
+/// What a reader did in its last moments is counted although it is let go of at once.
+#[test]
+fn a_reader_that_left_is_counted_to_the_end() {
+    let harness = Harness::new(2, PolicyKind::Lru);
+    warm(&harness, &[0], &stream(&harness));
+    let before = get(&harness, Counter::LeasesGiven);
+    let (cache, device, key) = (&harness.cache, &harness.device, harness.keys[0]);
+    let retire = || cache.shared().with(crate::engine::Core::retire_all);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(move || {
+            let stream = device.create_stream(StreamOptions::default()).unwrap();
+            for _ in 0..300 {
+                let reader = cache.reader(&stream).unwrap();
+                introduce(&reader, key);
+                drop(found(&reader, &[key]).unwrap());
+            }
+        });
+        while !reading.is_finished() {
+            retire();
+            harness.control.run_all();
+        }
+    });
+    harness.control.run_all();
+    retire();
+    assert_eq!(get(&harness, Counter::LeasesGiven) - before, 600);
+    assert_eq!(cache.snapshot().leases, 0);
+}

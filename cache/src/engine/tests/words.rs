@@ -9,6 +9,7 @@ use crate::{ErrorKind, Key};
 use spoc_driver::{Stream, StreamOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 fn stream(harness: &Harness) -> Stream {
     harness.device.create_stream(StreamOptions::default()).unwrap()
@@ -109,4 +110,45 @@ fn the_device_sees_a_group_behind_its_copies_and_not_under_those_of_another() {
         panic!("not ready")
     };
     drop(lease);
+}
+
+#[test]
+fn who_waits_is_served_when_a_word_had_come_already() {
+    let harness = Harness::new(1, PolicyKind::Lru);
+    let stream = stream(&harness);
+    warm(&harness, 0, &stream);
+    let lease = harness.cache.wait_acquire(&harness.keys[..1], &stream).unwrap();
+    let waiting = harness.cache.acquire(&harness.keys[1..2], &stream).unwrap();
+    assert!(harness.jobs().is_empty(), "the slot is leased");
+    lease.release_at(Arc::new(AtomicU64::new(7)), 7);
+    assert_eq!(harness.jobs().len(), 1);
+    harness.finish_jobs();
+    drop(waiting);
+}
+
+/// Whoever writes the word reads the slots until then, also when the cache has gone.
+#[test]
+fn memory_outlives_the_cache_until_the_word_comes() {
+    for comes in [true, false] {
+        let harness = Harness::new(1, PolicyKind::Lru);
+        let stream = stream(&harness);
+        warm(&harness, 0, &stream);
+        let word = Arc::new(AtomicU64::new(0));
+        let lease = harness.cache.wait_acquire(&harness.keys[..1], &stream).unwrap();
+        lease.release_at(Arc::clone(&word) as Arc<dyn crate::SequenceWord>, 1);
+        let Harness { control: _control, device, feed, cache, .. } = harness;
+        drop(feed);
+        let free = device.memory().unwrap().free_bytes;
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(move || drop(cache));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!ending.is_finished(), "the word has not come");
+            assert_eq!(device.memory().unwrap().free_bytes, free);
+            if comes {
+                word.store(1, Ordering::Release);
+            }
+            ending.join().unwrap();
+        });
+        assert_eq!(device.memory().unwrap().free_bytes > free, comes);
+    }
 }
