@@ -54,7 +54,7 @@ pub use digest::{Digest, DigestKind, Digester, InOrder, digest_extent, read_in_o
 pub use error::{Error, ErrorKind, Result};
 pub use file::{DirectAlign, Identity, Residency, ResidencyMethod, WeightFile};
 pub use format::{ByteOrder, Dtype, GgmlType, GgufArray, GgufInfo, GgufValue, open_model};
-pub use manifest::{BlockDigests, Manifest, ManifestFile, ManifestTensor};
+pub use manifest::{BlockDigests, Manifest, ManifestFile, ManifestTensor, Unwritten};
 pub use model::{ElementType, Extent, Format, Model, OpenOptions, Tensor};
 pub use plan::{Piece, PlanBuilder, PlanOptions, PlannedRead, ReadPlan, SliceRuns, TensorFilter};
 pub use reader::{

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use common::{next, noise};
 use spoc_io::{
     AnonymousRegion, BlockDigests, DigestKind, Error, ErrorKind, IoMode, Manifest, Model, OpenOptions,
-    PlanBuilder, PlanOptions, ReadClass, ReadRequest, Reader, ReaderOptions, open_model,
+    PlanBuilder, PlanOptions, ReadClass, ReadRequest, Reader, ReaderOptions, Unwritten, open_model,
 };
 
 const CHUNK: u32 = 256 << 10;
@@ -325,10 +325,56 @@ fn a_manifest_that_cannot_be_written_leaves_the_old_one_and_nothing_else() {
     let error = manifest.write(Path::new("/proc/spoc-manifest.json")).unwrap_err();
     assert_eq!(error.file(), Some(Path::new("/proc/spoc-manifest.json")), "{error}");
     assert!(error.message().contains("manifest"), "{error}");
-    // A folder in its place: the rename fails, and the temporary file goes.
+    // A folder in its place stays, and nothing is made beside it.
     let folder = tempfile::tempdir().unwrap();
     let taken = folder.path().join("taken");
     std::fs::create_dir(&taken).unwrap();
-    assert_eq!(manifest.write(&taken).unwrap_err().kind(), ErrorKind::IoError);
+    assert_eq!(manifest.write(&taken).unwrap_err().kind(), ErrorKind::NotARegularFile);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_manifest_takes_the_place_of_manifests_alone() {
+    let fixture = Fixture::new();
+    let manifest = fixture.manifest(DigestKind::Xxh3);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // Weights, by themselves and through a link; a device, which is never opened.
+    std::fs::write(path("weights"), [7; 1000]).unwrap();
+    std::os::unix::fs::symlink(path("weights"), path("link")).unwrap();
+    for name in ["weights", "link"] {
+        let error = manifest.write(&path(name)).unwrap_err();
+        assert_eq!((error.kind(), error.file()), (ErrorKind::InvalidArgument, Some(path(name).as_path())));
+    }
+    assert_eq!(std::fs::read(path("weights")).unwrap(), [7; 1000]);
+    assert!(path("link").is_symlink());
+    std::os::unix::fs::symlink("/dev/null", path("device")).unwrap();
+    assert_eq!(manifest.write(&path("device")).unwrap_err().kind(), ErrorKind::NotARegularFile);
+    assert!(path("device").is_symlink());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    // An empty file, a manifest that somebody indented, and whatever has a manifest's name.
+    for (name, bytes) in
+        [("empty", &b""[..]), ("old", b"{\n  \"spoc_manifest\": 1"), ("m.spoc-manifest.json", b"torn")]
+    {
+        std::fs::write(path(name), bytes).unwrap();
+        manifest.write(&path(name)).unwrap();
+        manifest.write(&path(name)).unwrap();
+        assert_eq!(Manifest::parse(&std::fs::read(path(name)).unwrap()).unwrap(), manifest);
+    }
+}
+
+#[test]
+fn a_place_that_is_not_written_to_leaves_nothing() {
+    let fixture = Fixture::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.json");
+    let place = Unwritten::at(&path).unwrap();
+    assert!(place.temporary().exists() && !path.exists());
+    // Two at once do not meet.
+    let other = Unwritten::at(&path).unwrap();
+    drop(place);
+    assert!(other.temporary().exists());
+    other.write(&fixture.manifest(DigestKind::Xxh3)).unwrap();
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(left, [path]);
 }

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use spoc_io::{Manifest, OpenOptions, open_model};
+use spoc_io::{Error, Manifest, OpenOptions, Unwritten, open_model};
 
 use crate::cli::ManifestArgs;
 use crate::failure::{Failure, Result};
 use crate::out::Out;
+use crate::process::Interrupt;
 use crate::{progress, units};
 
 #[derive(Debug, Serialize)]
@@ -27,17 +28,23 @@ struct Written {
 /// # Errors
 /// What opening and reading the model, and writing the manifest, says.
 pub fn run(args: &ManifestArgs, out: Out) -> Result<u8> {
+    let interrupt = Interrupt::watch();
     let start = Instant::now();
     let model = open_model(&args.model, &OpenOptions::default())?;
+    let path = args.out.clone().unwrap_or_else(|| Manifest::default_path(&model));
+    let elsewhere = |error: Error| match &args.out {
+        None => Failure { message: format!("{error}; --out puts it elsewhere"), ..error.into() },
+        Some(_) => error.into(),
+    };
+    // Before a byte is read: a place that cannot be written to is not found out after hours of reading.
+    let place = interrupt.temporary(|| Unwritten::at(&path), |place| place.temporary().to_path_buf());
+    let place = place.map_err(elsewhere)?;
     let bytes = model.files().iter().map(|file| file.len_bytes()).sum();
     let bar = progress::bar("reading", bytes, out.is_json());
     let manifest = Manifest::of(&model, args.digest.into(), &|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
-    let path = args.out.clone().unwrap_or_else(|| Manifest::default_path(&model));
-    manifest.write(&path).map_err(|error| match &args.out {
-        None => Failure { message: format!("{error}; --out puts it elsewhere"), ..error.into() },
-        Some(_) => error.into(),
-    })?;
+    interrupt.pause_if_stopping();
+    place.write(&manifest).map_err(elsewhere)?;
     let written = Written {
         manifest: path.to_string_lossy().into_owned(),
         digest: manifest.digest.as_str(),

@@ -201,3 +201,42 @@ fn blobs_of_a_hugging_face_cache_are_what_their_names_say() {
     assert_eq!(failure(by_name(&["verify"]), 2).0, "no_manifest");
     drop(repo);
 }
+
+#[test]
+fn a_manifest_never_takes_the_place_of_weights() {
+    let place = Place::new();
+    let bytes = safetensors(&[tensor("w", "F32", &[1000], 4000)], 0);
+    let path = place.write("m.safetensors", &bytes);
+    let mut command = loader(&place, &["manifest", "--out"], &path);
+    command.arg(&path);
+    let (kind, message) = failure(command, 2);
+    assert_eq!(kind, "invalid_argument");
+    assert!(message.contains("m.safetensors") && message.contains("another file"), "{message}");
+    assert_eq!(std::fs::read(&path).expect("still there"), bytes);
+}
+
+#[test]
+fn an_interrupted_manifest_leaves_nothing() {
+    let place = Place::new();
+    // Long enough to be interrupted: a hole of 256 GiB.
+    let len: u64 = 256 << 30;
+    let header = format!("{{\"w\":{{\"dtype\":\"U8\",\"shape\":[{len}],\"data_offsets\":[0,{len}]}}}}");
+    let path = place.write("big/m.safetensors", &common::with_header(&header, &[]));
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opens");
+    file.set_len(8 + header.len() as u64 + len).expect("a sparse file");
+    let folder = path.parent().expect("a folder");
+    let names = || -> Vec<_> {
+        std::fs::read_dir(folder).expect("lists").map(|entry| entry.expect("entry").file_name()).collect()
+    };
+    let mut command = loader(&place, &["manifest"], &path);
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().expect("starts");
+    let since = std::time::Instant::now();
+    while names().len() < 2 {
+        assert!(since.elapsed().as_secs() < 20, "nothing temporary was seen");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("signal");
+    assert!(!child.wait().expect("ends").success());
+    assert_eq!(names(), ["m.safetensors"]);
+}

@@ -9,6 +9,7 @@ mod write;
 use std::path::{Path, PathBuf};
 
 pub use blocks::BlockDigests;
+pub use write::Unwritten;
 
 use crate::digest::{Digest, DigestKind};
 use crate::{Error, ErrorKind, Model, Result};
