@@ -62,6 +62,12 @@ impl Account {
         Absent { of_all: Arc::clone(&self.absent_bytes), bytes: AtomicU64::new(bytes) }
     }
 
+    /// What was promised and is not there yet, in bytes.
+    #[cfg(test)]
+    pub(crate) fn absent_now(&self) -> u64 {
+        self.absent_bytes.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn memory(&self) -> MemoryInfo {
         let machine = self.machine();
         let in_use = self.in_use_bytes.load(Ordering::Relaxed);

@@ -93,15 +93,37 @@ pub(super) unsafe fn begin(
     len_bytes: usize,
     account: &Account,
 ) -> std::io::Result<Option<Populating>> {
+    let populate = |ptr, len| advise(ptr, len, libc::MADV_POPULATE_WRITE);
+    // SAFETY: as the caller says.
+    unsafe { begin_by(ptr, len_bytes, account, populate) }
+}
+
+/// As [`begin`], with the call that makes the first part present.
+unsafe fn begin_by(
+    ptr: NonNull<u8>,
+    len_bytes: usize,
+    account: &Account,
+    populate: impl Fn(*mut u8, usize) -> std::io::Result<()>,
+) -> std::io::Result<Option<Populating>> {
     if len_bytes <= AT_ONCE_BYTES {
         present_or_touched(ptr.as_ptr(), len_bytes)?;
         return Ok(None);
     }
+    let first_bytes = STEP_BYTES.min(len_bytes);
+    match populate(ptr.as_ptr(), first_bytes) {
+        // Before Linux 5.14 nobody can do it beside the memory's user, and what is never noted as present would be missed
+        // on the account for good: all of it at once.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            // SAFETY: as the caller says.
+            return unsafe { whole(ptr, len_bytes) }.map(|()| None);
+        }
+        outcome => outcome?,
+    }
     let range = Range { ptr, len_bytes };
     let shared = Arc::new(Shared {
-        next: AtomicUsize::new(0),
+        next: AtomicUsize::new(1),
         stop: AtomicBool::new(false),
-        absent: account.absent(len_bytes as u64),
+        absent: account.absent((len_bytes - first_bytes) as u64),
     });
     // Half of the processors are left to whoever fills the memory.
     let threads = (0..threads_max().div_ceil(2)).map_while(|_| {
@@ -109,7 +131,9 @@ pub(super) unsafe fn begin(
         let thread = thread::Builder::new().name("spoc-populate".to_owned());
         thread.spawn(move || in_background(range, &shared)).ok()
     });
-    Ok(Some(Populating { threads: threads.collect(), shared }))
+    let threads: Vec<_> = threads.collect();
+    // Without a thread it becomes present as it is used, and nobody would note that.
+    Ok((!threads.is_empty()).then_some(Populating { threads, shared }))
 }
 
 fn in_background(range: Range, shared: &Shared) {
@@ -148,5 +172,35 @@ impl Drop for Populating {
                 tracing::error!("a populating thread panicked");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_the_kernel_cannot_do_it_in_the_background_all_is_present_at_once() {
+        let len_bytes = AT_ONCE_BYTES + 3 * STEP_BYTES;
+        let account = Account::new(None);
+        let layout = std::alloc::Layout::from_size_align(len_bytes, page_bytes()).unwrap();
+        // SAFETY: the layout is not empty.
+        let ptr = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
+        let einval = |_, _| Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+        // SAFETY: fresh, zeroed and this test's.
+        let begun = unsafe { begin_by(ptr, len_bytes, &account, einval) }.unwrap();
+        assert!(begun.is_none());
+        assert_eq!(account.absent_now(), 0);
+        let mut present = vec![0u8; len_bytes / page_bytes()];
+        // SAFETY: whole pages of the allocation, and a byte of the answer for each.
+        let answer = unsafe { libc::mincore(ptr.as_ptr().cast(), len_bytes, present.as_mut_ptr()) };
+        assert!(answer == 0 && present.iter().all(|page| page & 1 == 1));
+        let refused = |_, _| Err(std::io::Error::from_raw_os_error(libc::ENOMEM));
+        // SAFETY: as above.
+        let error = unsafe { begin_by(ptr, len_bytes, &account, refused) }.err().unwrap();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(account.absent_now(), 0);
+        // SAFETY: allocated above with this layout, and no thread names it any more.
+        unsafe { std::alloc::dealloc(ptr.as_ptr(), layout) };
     }
 }
