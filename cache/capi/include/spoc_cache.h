@@ -255,7 +255,7 @@ typedef struct {
   // Bytes that a slot must hold: the widest group of every model to be registered
   // (`spoc_model_info.widest_group_bytes`).
   uint64_t slot_bytes;
-  // Which group leaves: `cycle` (NULL is that), `lru`, ...
+  // Which group leaves: `forecast` (NULL is that), `cycle`, `lru`, ...
   const char *policy;
   // Which groups compete for a slot: `global` (NULL is that: all) or `layer` (those of a layer).
   const char *scope;

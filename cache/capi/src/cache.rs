@@ -32,7 +32,7 @@ pub struct spoc_cache_options {
     /// Bytes that a slot must hold: the widest group of every model to be registered
     /// (`spoc_model_info.widest_group_bytes`).
     pub slot_bytes: u64,
-    /// Which group leaves: `cycle` (NULL is that), `lru`, ...
+    /// Which group leaves: `forecast` (NULL is that), `cycle`, `lru`, ...
     pub policy: *const c_char,
     /// Which groups compete for a slot: `global` (NULL is that: all) or `layer` (those of a layer).
     pub scope: *const c_char,
