@@ -23,7 +23,7 @@ pub(crate) struct Module {
     pub(crate) parsed: Parsed,
     pub(crate) runnable: Runnable,
     /// Known to stay inside its buffers, whatever it is given.
-    pub(crate) is_trusted: bool,
+    is_trusted: bool,
     opencl: OnceLock<String>,
     #[cfg(feature = "vulkan")]
     spirv: OnceLock<Result<Vec<u32>, Refusal>>,
@@ -49,15 +49,20 @@ impl Module {
 
     /// It as SPIR-V, written once.
     #[cfg(feature = "vulkan")]
-    pub(crate) fn spirv(&self, checks: Checks) -> Result<&[u32], Refusal> {
-        let words =
-            self.spirv.get_or_init(|| super::spirv::words(&self.parsed, &self.program().entry, checks));
+    pub(crate) fn spirv(&self) -> Result<&[u32], Refusal> {
+        let write = || super::spirv::words(&self.parsed, &self.program().entry, self.checks());
+        let words = self.spirv.get_or_init(write);
         words.as_deref().map_err(Clone::clone)
     }
 
     /// It as OpenCL C, written once.
-    pub(crate) fn opencl(&self, checks: Checks) -> &str {
-        self.opencl.get_or_init(|| write::write(self.program(), Dialect::OpenCl, checks))
+    pub(crate) fn opencl(&self) -> &str {
+        self.opencl.get_or_init(|| write::write(self.program(), Dialect::OpenCl, self.checks()))
+    }
+
+    /// Bounds are checked unless the kernel is known to keep to them.
+    fn checks(&self) -> Checks {
+        if self.is_trusted { Checks::Off } else { Checks::On }
     }
 
     pub(crate) fn program(&self) -> &Program {

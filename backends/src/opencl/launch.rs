@@ -15,7 +15,7 @@ use super::program::Programs;
 use super::stream::{Stream, lock};
 use crate::kernel::ir::Kind;
 use crate::kernel::library::{Body, Library, Prepared};
-use crate::kernel::write::{self, Checks};
+use crate::kernel::write;
 
 const DOING: &str = "launching an OpenCL kernel";
 /// The language that wins where a kernel comes in it.
@@ -70,9 +70,8 @@ impl Launcher {
                     return Err(Error::unsupported(BackendKind::OpenCl, "f64")
                         .with("kernel", launch.kernel.name().to_owned()));
                 }
-                let checks = if module.is_trusted { Checks::Off } else { Checks::On };
                 let arguments = of_text(&prepared, launch);
-                (module.opencl(checks), write::entry_name(program), arguments)
+                (module.opencl(), write::entry_name(program), arguments)
             }
             Body::Own(source) => {
                 let invalid = |error| Error::new(ErrorKind::InvalidArgument, DOING).because(error);

@@ -14,7 +14,6 @@ use super::queue::Run;
 use super::stream::Stream;
 use crate::kernel::ir::{Kind, Program};
 use crate::kernel::library::{Body, Library, Prepared};
-use crate::kernel::write::Checks;
 
 const DOING: &str = "launching a Vulkan kernel";
 /// The language that wins where a kernel comes in it.
@@ -38,8 +37,7 @@ pub(super) fn launch(
     let (words, entry, origin) = match &prepared.body {
         Body::Wgsl(module) => {
             check_program(physical, module.program(), name)?;
-            let checks = if module.is_trusted { Checks::Off } else { Checks::On };
-            let words = module.spirv(checks).map_err(|refusal| {
+            let words = module.spirv().map_err(|refusal| {
                 Error::unsupported(BackendKind::Vulkan, "kernel_construct")
                     .with("kernel", name.to_owned())
                     .because(refusal)
