@@ -1,6 +1,7 @@
 //! Kernels that were read, once each, and launches made ready for them.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use spoc_driver::backend::{BackendKind, Launch, LaunchArgument};
@@ -70,10 +71,64 @@ impl Module {
     }
 }
 
+/// A text as a key that every launch looks up: the same text is told by its place, and only another one at another
+/// place is read.
+#[derive(Clone)]
+pub(crate) struct Text(Arc<[u8]>);
+
+impl Text {
+    pub(crate) fn of(text: &Arc<[u8]>) -> Self {
+        Self(Arc::clone(text))
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Eq for Text {}
+
+impl Hash for Text {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.len().hash(state);
+    }
+}
+
+/// What an API's code is made from, as a key that keeps it.
+#[derive(Clone)]
+pub(crate) enum Origin {
+    /// There is one module of a text.
+    Wgsl(Arc<Module>),
+    Own(Text),
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Wgsl(one), Self::Wgsl(other)) => Arc::ptr_eq(one, other),
+            (Self::Own(one), Self::Own(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Origin {}
+
+impl Hash for Origin {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Wgsl(module) => Arc::as_ptr(module).hash(state),
+            Self::Own(text) => text.hash(state),
+        }
+    }
+}
+
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
     BuiltIn(Variant),
-    Text(Arc<[u8]>, String),
+    Text(Text, String),
 }
 
 /// The kernels that a backend was given.
@@ -88,6 +143,15 @@ pub(crate) enum Body {
     Wgsl(Arc<Module>),
     /// Somebody's own source for the API.
     Own(Source),
+}
+
+impl Body {
+    pub(crate) fn origin(&self) -> Origin {
+        match self {
+            Self::Wgsl(module) => Origin::Wgsl(Arc::clone(module)),
+            Self::Own(source) => Origin::Own(Text::of(&source.text)),
+        }
+    }
 }
 
 /// A launch made ready.
@@ -125,7 +189,7 @@ impl Library {
     }
 
     fn text(&self, source: &Source) -> Result<Arc<Module>, Refusal> {
-        let key = Key::Text(Arc::clone(&source.text), source.entry.clone());
+        let key = Key::Text(Text::of(&source.text), source.entry.clone());
         self.module(key, || match std::str::from_utf8(&source.text) {
             Ok(text) => Module::new(text, &source.entry),
             Err(error) => {
@@ -366,5 +430,32 @@ fn prepare_own<B>(source: &Source, launch: &Launch<'_, B>) -> Prepared {
         slots,
         groups: launch.grid.groups,
         group: launch.grid.group,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_one_key_wherever_it_lies() {
+        let text = |bytes: &[u8]| Text::of(&Arc::from(bytes));
+        let key = |text: &Text, entry: &str| Key::Text(text.clone(), entry.to_owned());
+        let first = text(b"one");
+        let known = HashMap::from([(key(&first, "f"), ())]);
+        assert!(known.contains_key(&key(&first, "f")) && known.contains_key(&key(&text(b"one"), "f")));
+        assert!(!known.contains_key(&key(&first, "g")) && !known.contains_key(&key(&text(b"two"), "f")));
+    }
+
+    #[test]
+    fn what_code_is_made_from_is_a_module_or_a_text() {
+        let own = |bytes: &[u8]| Origin::Own(Text::of(&Arc::from(bytes)));
+        let wgsl = "@compute @workgroup_size(1) fn f() {}";
+        let module = || Arc::new(Module::new(wgsl, "f").unwrap());
+        let (one, other) = (module(), module());
+        assert!(Origin::Wgsl(Arc::clone(&one)) == Origin::Wgsl(Arc::clone(&one)));
+        assert!(Origin::Wgsl(Arc::clone(&one)) != Origin::Wgsl(other));
+        assert!(own(b"one") == own(b"one") && own(b"one") != own(b"two"));
+        assert!(Origin::Wgsl(one) != own(wgsl.as_bytes()));
     }
 }

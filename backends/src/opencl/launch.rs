@@ -79,7 +79,7 @@ impl Launcher {
                 (text, source.entry.clone(), of_own(launch))
             }
         };
-        let compiled = self.programs.compiled(context, source, &entry)?;
+        let compiled = self.programs.compiled(context, prepared.body.origin(), source, &entry)?;
         stream.submit(|queue| {
             let kernel = lock(&compiled.kernel);
             for (position, argument) in (0..).zip(&arguments) {

@@ -15,6 +15,7 @@ use super::device::DeviceId;
 use super::error::check;
 use super::handle::{Api, Context, Kernel, Program};
 use super::stream::lock;
+use crate::kernel::library::Origin;
 use crate::kernel::store::{Key, Store};
 
 const BUILDING: &str = "building an OpenCL kernel";
@@ -36,8 +37,8 @@ type Functions = Vec<(String, Arc<Compiled>)>;
 
 /// The kernels of an opened device.
 pub(super) struct Programs {
-    /// By source; each with the names of functions that were asked for.
-    known: Mutex<HashMap<String, Functions>>,
+    /// By what they are made from; each with the names of functions that were asked for.
+    known: Mutex<HashMap<Origin, Functions>>,
     store: Store,
     device: DeviceId,
     /// Which device and driver it is, for the key of what is kept.
@@ -60,21 +61,27 @@ impl Programs {
         Ok(Self { known, store: Store::from_env(), device, identity, options: options.into() })
     }
 
-    /// A kernel by its source, built at the first call.
+    /// A kernel by what its source is made from, built at the first call.
     ///
     /// # Errors
     /// `InvalidArgument` with the build log if the runtime does not take the source.
-    pub(super) fn compiled(&self, context: &Context, source: &str, entry: &str) -> Result<Arc<Compiled>> {
+    pub(super) fn compiled(
+        &self,
+        context: &Context,
+        origin: Origin,
+        source: &str,
+        entry: &str,
+    ) -> Result<Arc<Compiled>> {
         // Held while building, so that nobody builds the same twice.
         let mut known = lock(&self.known);
-        let of_source = known.get(source).map(Vec::as_slice).unwrap_or_default();
+        let of_source = known.get(&origin).map(Vec::as_slice).unwrap_or_default();
         if let Some((_, compiled)) = of_source.iter().find(|(name, _)| name == entry) {
             return Ok(Arc::clone(compiled));
         }
         let program = self.program(context, source)?;
         let compiled =
             Arc::new(Compiled { kernel: Mutex::new(function(&program, entry)?), _program: program });
-        let of_source = known.entry(source.to_owned()).or_default();
+        let of_source = known.entry(origin).or_default();
         of_source.push((entry.to_owned(), Arc::clone(&compiled)));
         Ok(compiled)
     }

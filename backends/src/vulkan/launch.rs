@@ -1,7 +1,5 @@
 //! Launches: what a kernel is given, held against the device's bounds.
 
-use std::sync::Arc;
-
 use ash::vk;
 use spoc_driver::backend::{BackendKind, Launch, LaunchArgument};
 use spoc_driver::{Error, ErrorKind, Language, Result};
@@ -9,7 +7,7 @@ use spoc_driver::{Error, ErrorKind, Language, Result};
 use super::device::Shared;
 use super::identity::Physical;
 use super::memory::Buffer;
-use super::pipeline::{Origin, Request};
+use super::pipeline::Request;
 use super::queue::Run;
 use super::stream::Stream;
 use crate::kernel::ir::{Kind, Program};
@@ -34,7 +32,7 @@ pub(super) fn launch(
     let scalars_bytes = u32::try_from(prepared.scalars.len()).unwrap_or(u32::MAX);
     let bindings: Vec<u32> = prepared.ranges.iter().map(|(binding, _)| *binding).collect();
     let own_words;
-    let (words, entry, origin) = match &prepared.body {
+    let (words, entry) = match &prepared.body {
         Body::Wgsl(module) => {
             check_program(physical, module.program(), name)?;
             let words = module.spirv().map_err(|refusal| {
@@ -42,7 +40,7 @@ pub(super) fn launch(
                     .with("kernel", name.to_owned())
                     .because(refusal)
             })?;
-            (words, module.program().entry.as_str(), Origin::Wgsl(Arc::clone(module)))
+            (words, module.program().entry.as_str())
         }
         Body::Own(source) => {
             let (words, rest) = source.text.as_chunks();
@@ -51,9 +49,10 @@ pub(super) fn launch(
                 return Err(error.with("because", "SPIR-V is words of four bytes"));
             }
             own_words = words.iter().map(|word| u32::from_ne_bytes(*word)).collect::<Vec<_>>();
-            (own_words.as_slice(), source.entry.as_str(), Origin::Own(Arc::clone(&source.text)))
+            (own_words.as_slice(), source.entry.as_str())
         }
     };
+    let origin = prepared.body.origin();
     let pipeline =
         shared.pipelines.get(&shared.core, Request { origin, words, entry, bindings, scalars_bytes })?;
     let buffers = buffers(physical, &prepared, launch)?;

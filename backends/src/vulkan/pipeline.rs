@@ -9,7 +9,7 @@ use spoc_driver::{Error, ErrorKind, Result};
 
 use super::core::Core;
 use super::counters::add;
-use crate::kernel::library::Module;
+use crate::kernel::library::Origin;
 use crate::kernel::store::{Key, Store};
 use crate::sync::lock;
 
@@ -17,7 +17,7 @@ const DOING: &str = "making a Vulkan pipeline";
 
 /// What is asked for: SPIR-V, and what it takes.
 pub(super) struct Request<'r> {
-    /// What the words were made from. It is kept, so that its address stands for it.
+    /// What the words were made from.
     pub(super) origin: Origin,
     pub(super) words: &'r [u32],
     pub(super) entry: &'r str,
@@ -35,31 +35,12 @@ pub(super) struct Pipeline {
 
 /// The pipelines of an opened device.
 pub(super) struct Pipelines {
-    known: Mutex<HashMap<PipelineKey, Known>>,
+    known: Mutex<HashMap<PipelineKey, Arc<Pipeline>>>,
     store: Store,
 }
 
-/// What SPIR-V is made from, or it itself.
-#[derive(Clone)]
-pub(super) enum Origin {
-    Wgsl(Arc<Module>),
-    Own(Arc<[u8]>),
-}
-
-impl Origin {
-    fn address(&self) -> usize {
-        match self {
-            Self::Wgsl(module) => Arc::as_ptr(module).addr(),
-            Self::Own(text) => text.as_ptr().addr(),
-        }
-    }
-}
-
-/// Address of what it is made from, entry point, bindings, bytes of scalars.
-type PipelineKey = (usize, String, Vec<u32>, u32);
-
-/// A pipeline, and what keeps its key's address from being another's.
-type Known = (Arc<Pipeline>, Origin);
+/// What it is made from, entry point, bindings, bytes of scalars.
+type PipelineKey = (Origin, String, Vec<u32>, u32);
 
 impl Pipelines {
     pub(super) fn new(core: &Core) -> Self {
@@ -73,8 +54,8 @@ impl Pipelines {
     /// `TooLarge` with the limit's name; the driver's refusal.
     pub(super) fn get(&self, core: &Core, request: Request<'_>) -> Result<Arc<Pipeline>> {
         let Request { origin, words, entry, bindings, scalars_bytes } = request;
-        let key = (origin.address(), entry.to_owned(), bindings, scalars_bytes);
-        if let Some((pipeline, _)) = lock(&self.known).get(&key) {
+        let key = (origin, entry.to_owned(), bindings, scalars_bytes);
+        if let Some(pipeline) = lock(&self.known).get(&key) {
             return Ok(Arc::clone(pipeline));
         }
         let (_, _, bindings, _) = &key;
@@ -95,8 +76,7 @@ impl Pipelines {
         let made = Arc::new(Pipeline { raw, layout, set_layout });
         // Another thread may have been faster: its pipeline stays, and ours goes.
         let mut known = lock(&self.known);
-        let (kept, _) = known.entry(key).or_insert_with(|| (Arc::clone(&made), origin));
-        let kept = Arc::clone(kept);
+        let kept = Arc::clone(known.entry(key).or_insert_with(|| Arc::clone(&made)));
         if !Arc::ptr_eq(&kept, &made) {
             made.destroy(core);
         }
@@ -135,7 +115,7 @@ impl Pipelines {
 
     /// Frees all. The device is idle or lost.
     pub(super) fn destroy(&self, core: &Core) {
-        for (_, (pipeline, _)) in lock(&self.known).drain() {
+        for (_, pipeline) in lock(&self.known).drain() {
             pipeline.destroy(core);
         }
     }
