@@ -8,6 +8,8 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode};
 use spoc_driver::Result;
 
 use super::error::Api;
+use super::library::{Code, Library};
+use super::reaper::tell;
 
 /// A device's primary context, or one that was lent.
 pub(super) struct Context {
@@ -65,6 +67,18 @@ impl Context {
         let code = unsafe { (self.api.library.context_push)(self.raw) };
         self.api.check(code, "making a CUDA context current")?;
         Ok(Entered { api: &self.api, _relaxed: Relaxed::new(&self.api), _of_this_thread: PhantomData })
+    }
+
+    /// Ends what an earlier call made here, with the context current. That it failed can only be told; a forked
+    /// child has nothing to end.
+    pub(super) fn end(&self, doing: &'static str, call: impl FnOnce(&Library) -> Code) {
+        if !self.api.is_own_process() {
+            return;
+        }
+        let outcome = self.enter().and_then(|_here| self.api.check(call(&self.api.library), doing));
+        if let Err(error) = outcome {
+            tell(&error);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use super::context::Context;
 use super::device::Shared;
 use super::error::{ALREADY_REGISTERED, Api, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, kind_of};
 use super::library::Code;
-use super::reaper::{Address, Doomed, tell};
+use super::reaper::{Address, Doomed};
 use crate::sync::lock;
 
 /// The parts in which a range is registered that is refused as a whole, in bytes.
@@ -159,9 +159,7 @@ impl Registrations {
         if range.users > 0 {
             return;
         }
-        if context.api.is_own_process() {
-            unregister(context, range.parts(start));
-        }
+        unregister(context, range.parts(start));
         if range.is_segmented() {
             self.segmented.fetch_sub(1, Ordering::Release);
         }
@@ -237,15 +235,11 @@ unsafe fn register_one(context: &Context, first: *mut u8, len_bytes: usize) -> R
 
 fn unregister(context: &Context, parts: impl Iterator<Item = usize>) {
     for first in parts {
-        let outcome = context.enter().and_then(|_here| {
-            let first = std::ptr::with_exposed_provenance_mut::<c_void>(first);
+        let first = std::ptr::with_exposed_provenance_mut::<c_void>(first);
+        context.end("unregistering host memory from CUDA", |library| {
             // SAFETY: registered before, and used by nothing enqueued; the address is only a name here.
-            let code = unsafe { (context.api.library.host_unregister)(first) };
-            context.api.check(code, "unregistering host memory from CUDA")
+            unsafe { (library.host_unregister)(first) }
         });
-        if let Err(error) = outcome {
-            tell(&error);
-        }
     }
 }
 

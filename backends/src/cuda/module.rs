@@ -15,7 +15,6 @@ use super::carry::Carrier;
 use super::context::Context;
 use super::error::{SUCCESS, kind_of};
 use super::nvrtc::Nvrtc;
-use super::reaper::tell;
 use crate::sync::lock;
 
 /// Most sources that a device keeps loaded: each stays until the device is closed.
@@ -109,17 +108,10 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        if !self.context.api.is_own_process() {
-            return;
-        }
-        let outcome = self.context.enter().and_then(|_here| {
+        self.context.end("unloading a CUDA kernel", |library| {
             // SAFETY: loaded by this value, and nothing runs of it any more.
-            let code = unsafe { (self.context.api.library.module_unload)(self.raw) };
-            self.context.api.check(code, "unloading a CUDA kernel")
+            unsafe { (library.module_unload)(self.raw) }
         });
-        if let Err(error) = outcome {
-            tell(&error);
-        }
     }
 }
 

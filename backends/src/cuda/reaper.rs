@@ -26,7 +26,7 @@ pub(super) enum Doomed {
     /// Pinned memory of the driver's.
     Host(Address),
     /// Registered memory of ours, unregistered before it is unmapped.
-    Registered(#[allow(dead_code)] HostBuffer, Address),
+    Registered(HostBuffer, Address),
     /// Nothing: answers when everything before it is gone.
     Mark(Sender<()>),
 }
@@ -139,38 +139,29 @@ fn work(context: &Context, lanes: &Lanes, to_free: &Receiver<Doomed>, pending_by
 }
 
 fn free(context: &Context, doomed: Doomed, pending_bytes: &AtomicU64) {
-    let outcome = context.enter().and_then(|_here| {
-        let library = &context.api.library;
-        let (code, doing) = match &doomed {
-            Doomed::Device(address, _) => {
-                // SAFETY: allocated in this context, and used by nothing any more.
-                (unsafe { (library.memory_free)(*address) }, "freeing CUDA device memory")
-            }
-            Doomed::Host(first) => {
-                // SAFETY: as above.
-                (unsafe { (library.host_free)(first.0.cast::<c_void>()) }, "freeing pinned memory of CUDA's")
-            }
-            Doomed::Registered(_, first) => {
-                // SAFETY: registered, and used by nothing any more; the pages go after it.
-                let code = unsafe { (library.host_unregister)(first.0.cast::<c_void>()) };
-                (code, "unregistering memory from CUDA")
-            }
-            Doomed::Mark(_) => return Ok(()),
-        };
-        context.api.check(code, doing)
-    });
-    if let Err(error) = outcome {
-        tell(&error);
-    }
     match doomed {
-        Doomed::Device(_, bytes) => {
+        Doomed::Device(address, bytes) => {
+            context.end("freeing CUDA device memory", |library| {
+                // SAFETY: allocated in this context, and used by nothing any more.
+                unsafe { (library.memory_free)(address) }
+            });
             pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        Doomed::Host(first) => context.end("freeing pinned memory of CUDA's", |library| {
+            // SAFETY: as above.
+            unsafe { (library.host_free)(first.0.cast::<c_void>()) }
+        }),
+        Doomed::Registered(pages, first) => {
+            context.end("unregistering memory from CUDA", |library| {
+                // SAFETY: registered, and used by nothing any more; the pages go after it.
+                unsafe { (library.host_unregister)(first.0.cast::<c_void>()) }
+            });
+            drop(pages);
         }
         Doomed::Mark(done) => {
             // Whoever asked may have given up.
             let _ = done.send(());
         }
-        Doomed::Host(_) | Doomed::Registered(..) => {}
     }
 }
 

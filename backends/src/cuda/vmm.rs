@@ -15,7 +15,6 @@ use spoc_driver::{Error, ErrorKind, Result};
 use super::context::Context;
 use super::device::Shared;
 use super::error::{OUT_OF_MEMORY, SUCCESS, kind_of};
-use super::reaper::tell;
 
 /// The one kind of descriptor that is lent.
 pub(super) const DESCRIPTOR: CUmemAllocationHandleType =
@@ -105,17 +104,10 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        if !self.context.api.is_own_process() {
-            return;
-        }
-        let outcome = self.context.enter().and_then(|_here| {
+        self.context.end("releasing CUDA device memory", |library| {
             // SAFETY: owned by this value. Memory that is mapped stays until it is unmapped.
-            let code = unsafe { (self.context.api.library.physical_release)(self.raw) };
-            self.context.api.check(code, "releasing CUDA device memory")
+            unsafe { (library.physical_release)(self.raw) }
         });
-        if let Err(error) = outcome {
-            tell(&error);
-        }
     }
 }
 
@@ -160,32 +152,21 @@ impl Addresses {
 
     /// Unmaps what [`Addresses::map`] mapped. Nothing enqueued uses it: the device would fault.
     pub(super) fn unmap(&self, offset: u64, len_bytes: u64) {
-        let outcome = self.context.enter().and_then(|_here| {
-            let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        self.context.end("unmapping CUDA device memory", |library| {
             // SAFETY: mapped before, as the caller says.
-            let code = unsafe { (self.context.api.library.physical_unmap)(self.first + offset, len) };
-            self.context.api.check(code, "unmapping CUDA device memory")
+            unsafe { (library.physical_unmap)(self.first + offset, len) }
         });
-        if let Err(error) = outcome {
-            tell(&error);
-        }
     }
 }
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        if !self.context.api.is_own_process() {
-            return;
-        }
-        let outcome = self.context.enter().and_then(|_here| {
-            let len = usize::try_from(self.len_bytes).unwrap_or(usize::MAX);
+        let len = usize::try_from(self.len_bytes).unwrap_or(usize::MAX);
+        self.context.end("giving CUDA addresses back", |library| {
             // SAFETY: reserved by this value; nothing is mapped there any more.
-            let code = unsafe { (self.context.api.library.address_free)(self.first, len) };
-            self.context.api.check(code, "giving CUDA addresses back")
+            unsafe { (library.address_free)(self.first, len) }
         });
-        if let Err(error) = outcome {
-            tell(&error);
-        }
     }
 }
 
@@ -222,8 +203,6 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        if self.memory.context.api.is_own_process() {
-            self.addresses.unmap(self.offset, self.memory.len_bytes);
-        }
+        self.addresses.unmap(self.offset, self.memory.len_bytes);
     }
 }
