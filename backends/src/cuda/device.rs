@@ -6,13 +6,17 @@ use spoc_driver::{Error, ErrorKind, MemoryInfo, Result};
 
 use super::context::Context;
 use super::counters::Counters;
+use super::error::{OUT_OF_MEMORY, SUCCESS, kind_of};
 use super::host::Registrations;
+use super::library::{Code, Library};
 use super::module::Modules;
 use super::reaper::Reaper;
 use super::stream::{Lane, Lanes};
 use super::survey::Found;
 use super::trial::Findings;
 use super::vmm;
+
+const ALLOCATING: &str = "allocating CUDA device memory";
 
 /// An opened device.
 pub(super) struct Device {
@@ -79,9 +83,30 @@ impl Shared {
         Ok(MemoryInfo { free_bytes, total_bytes })
     }
 
+    /// Takes device memory by a call that is told how many bytes. The context is current for it.
+    ///
+    /// # Errors
+    /// `OutOfDeviceMemory`; what the API answers.
+    pub(super) fn take<T>(&self, len_bytes: u64, call: impl Fn(&Library, usize) -> (Code, T)) -> Result<T> {
+        let api = &self.context.api;
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let call = || self.context.enter().map(|_here| call(&api.library, len));
+        let (mut code, mut memory) = call()?;
+        if code == OUT_OF_MEMORY && self.reaper.pending_bytes() > 0 {
+            // What was given up but is not free yet may be enough.
+            self.reaper.drain();
+            (code, memory) = call()?;
+        }
+        match code {
+            SUCCESS => Ok(memory),
+            OUT_OF_MEMORY => Err(self.out_of_memory(len_bytes)),
+            _ => Err(api.error(kind_of(code), code, ALLOCATING)),
+        }
+    }
+
     /// The error of an allocation of device memory that found too little.
-    pub(super) fn out_of_memory(&self, need_bytes: u64, doing: &'static str) -> Error {
+    pub(super) fn out_of_memory(&self, need_bytes: u64) -> Error {
         let have_bytes = self.memory().map_or(0, |memory| memory.free_bytes);
-        Error::new(ErrorKind::OutOfDeviceMemory { need_bytes, have_bytes }, doing)
+        Error::new(ErrorKind::OutOfDeviceMemory { need_bytes, have_bytes }, ALLOCATING)
     }
 }

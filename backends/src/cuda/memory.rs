@@ -8,7 +8,7 @@ use spoc_driver::{Error, ErrorKind, Result};
 
 use super::counters::add;
 use super::device::Shared;
-use super::error::{OUT_OF_MEMORY, SUCCESS, kind_of};
+use super::error::SUCCESS;
 use super::reaper::Doomed;
 use super::vmm::{Addresses, Mapped, Physical};
 
@@ -53,7 +53,7 @@ impl Buffer {
     }
 
     fn map_new(shared: &Arc<Shared>, len_bytes: u64, can_be_lent: bool) -> Result<Self> {
-        let too_much = || shared.out_of_memory(len_bytes, "allocating CUDA device memory");
+        let too_much = || shared.out_of_memory(len_bytes);
         let whole = len_bytes.checked_next_multiple_of(shared.granule).ok_or_else(too_much)?;
         let mapped = Mapped::new(Physical::create(shared, whole, can_be_lent)?, can_be_lent)?;
         add(&shared.counters.mapped_segments, 1);
@@ -132,27 +132,13 @@ struct Plain {
 
 impl Plain {
     fn allocate(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
-        const DOING: &str = "allocating CUDA device memory";
-        let api = &shared.context.api;
-        let take = || -> Result<_> {
-            let _here = shared.context.enter()?;
+        let address = shared.take(len_bytes, |library, len| {
             let mut address = 0;
-            let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
             // SAFETY: the place is valid, and the context is current.
-            let code = unsafe { (api.library.memory_allocate)(&raw mut address, len) };
-            Ok((code, address))
-        };
-        let (mut code, mut address) = take()?;
-        if code == OUT_OF_MEMORY && shared.reaper.pending_bytes() > 0 {
-            // What was given up but is not free yet may be enough.
-            shared.reaper.drain();
-            (code, address) = take()?;
-        }
-        match code {
-            SUCCESS => Ok(Self { address, len_bytes, shared: Arc::clone(shared) }),
-            OUT_OF_MEMORY => Err(shared.out_of_memory(len_bytes, DOING)),
-            _ => Err(api.error(kind_of(code), code, DOING)),
-        }
+            let code = unsafe { (library.memory_allocate)(&raw mut address, len) };
+            (code, address)
+        })?;
+        Ok(Self { address, len_bytes, shared: Arc::clone(shared) })
     }
 }
 

@@ -14,7 +14,6 @@ use spoc_driver::{Error, ErrorKind, Result};
 
 use super::context::Context;
 use super::device::Shared;
-use super::error::{OUT_OF_MEMORY, SUCCESS, kind_of};
 
 /// The one kind of descriptor that is lent.
 pub(super) const DESCRIPTOR: CUmemAllocationHandleType =
@@ -65,28 +64,15 @@ pub(super) fn granule(context: &Context) -> Result<u64> {
 impl Physical {
     /// New memory; `len_bytes` is a multiple of the granule.
     pub(super) fn create(shared: &Shared, len_bytes: u64, can_be_lent: bool) -> Result<Self> {
-        const DOING: &str = "allocating CUDA device memory";
         let context = &shared.context;
-        let take = || -> Result<_> {
-            let _here = context.enter()?;
-            let (mut raw, properties) = (0, properties(context.device, can_be_lent));
-            let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let properties = properties(context.device, can_be_lent);
+        let raw = shared.take(len_bytes, |library, len| {
+            let mut raw = 0;
             // SAFETY: the places are valid.
-            let code =
-                unsafe { (context.api.library.physical_create)(&raw mut raw, len, &raw const properties, 0) };
-            Ok((code, raw))
-        };
-        let (mut code, mut raw) = take()?;
-        if code == OUT_OF_MEMORY && shared.reaper.pending_bytes() > 0 {
-            // What was given up but is not free yet may be enough.
-            shared.reaper.drain();
-            (code, raw) = take()?;
-        }
-        match code {
-            SUCCESS => Ok(Self { raw, len_bytes, context: Arc::clone(context) }),
-            OUT_OF_MEMORY => Err(shared.out_of_memory(len_bytes, DOING)),
-            _ => Err(context.api.error(kind_of(code), code, DOING)),
-        }
+            let code = unsafe { (library.physical_create)(&raw mut raw, len, &raw const properties, 0) };
+            (code, raw)
+        })?;
+        Ok(Self { raw, len_bytes, context: Arc::clone(context) })
     }
 
     /// Takes over a handle.
