@@ -6,6 +6,7 @@
 //! waits so, it keeps other threads' calls from being made (seen there: a copy waited for as long): so nothing is
 //! freed before the device's streams are idle, unless an allocation needs the memory.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -54,7 +55,7 @@ impl Reaper {
         std::thread::Builder::new()
             .name("spoc-cuda-free".to_owned())
             .spawn(move || {
-                work(&works_in, &lanes, &to_free, &counts);
+                work(&to_free, || lanes.are_idle(), |doomed| free(&works_in, doomed, &counts));
                 // Dropped here in any case, which is an answer too.
                 let _ = done.send(());
             })
@@ -108,11 +109,8 @@ impl Drop for Reaper {
 /// How often a busy device is looked at.
 const PAUSE: Duration = Duration::from_millis(2);
 
-fn work(context: &Context, lanes: &Lanes, to_free: &Receiver<Doomed>, pending_bytes: &AtomicU64) {
-    let mut waiting = Vec::new();
-    let free_all = |waiting: &mut Vec<Doomed>| {
-        waiting.drain(..).for_each(|doomed| free(context, doomed, pending_bytes));
-    };
+fn work(to_free: &Receiver<Doomed>, is_idle: impl Fn() -> bool, free: impl Fn(Doomed)) {
+    let mut waiting = VecDeque::new();
     loop {
         let next = if waiting.is_empty() {
             to_free.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -121,19 +119,17 @@ fn work(context: &Context, lanes: &Lanes, to_free: &Receiver<Doomed>, pending_by
         };
         match next {
             // Somebody needs the memory now, and waits for it.
-            Ok(Doomed::Mark(done)) => {
-                free_all(&mut waiting);
-                free(context, Doomed::Mark(done), pending_bytes);
-            }
-            Ok(doomed) => waiting.push(doomed),
+            Ok(mark @ Doomed::Mark(_)) => waiting.drain(..).chain([mark]).for_each(&free),
+            Ok(doomed) => waiting.push_back(doomed),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                free_all(&mut waiting);
+                waiting.drain(..).for_each(&free);
                 return;
             }
         }
-        if !waiting.is_empty() && lanes.are_idle() {
-            free_all(&mut waiting);
+        // Asked before each: while one is freed a stream may be given what the next would wait for.
+        while !waiting.is_empty() && is_idle() {
+            waiting.drain(..1).for_each(&free);
         }
     }
 }
@@ -171,5 +167,55 @@ pub(super) fn tell(error: &Error) {
         tracing::debug!(%error, "memory of a lost CUDA device was not freed");
     } else {
         tracing::error!(%error, "memory is leaked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Runs the loop over what is sent before it begins, on a device that is idle when it is looked at for those
+    /// times. Answers what was freed (0 is a mark), and how much of it had been at each look.
+    fn run(sent: Vec<Doomed>, idle_looks: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        let (sender, to_free) = channel();
+        sent.into_iter().for_each(|doomed| sender.send(doomed).unwrap());
+        drop(sender);
+        let (freed, looks) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
+        let is_idle = || {
+            looks.borrow_mut().push(freed.borrow().len());
+            idle_looks.contains(&looks.borrow().len())
+        };
+        work(&to_free, is_idle, |doomed| {
+            freed.borrow_mut().push(match doomed {
+                Doomed::Host(first) => first.0.addr(),
+                _ => 0,
+            });
+        });
+        (freed.into_inner(), looks.into_inner())
+    }
+
+    fn host(at: usize) -> Doomed {
+        Doomed::Host(Address(std::ptr::without_provenance_mut(at)))
+    }
+
+    #[test]
+    fn a_device_is_looked_at_before_each_is_freed() {
+        // Idle when all have come, and busy again once the first is free.
+        let (freed, looks) = run(vec![host(1), host(2), host(3)], &[3]);
+        assert_eq!(looks, [0, 0, 0, 1]);
+        assert_eq!(freed, [1, 2, 3], "the rest at the end");
+        let (freed, looks) = run(vec![host(1), host(2), host(3)], &[2, 3, 4]);
+        assert_eq!(looks, [0, 0, 1, 2]);
+        assert_eq!(freed, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_mark_is_answered_after_all_before_it_and_looks_at_nothing() {
+        let mark = Doomed::Mark(channel().0);
+        let (freed, looks) = run(vec![host(1), host(2), mark, host(3)], &[]);
+        assert_eq!(looks, [0, 0, 3]);
+        assert_eq!(freed, [1, 2, 0, 3]);
     }
 }
