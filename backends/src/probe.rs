@@ -1,5 +1,7 @@
 //! Finding backends.
 
+use std::mem::ManuallyDrop;
+
 use spoc_driver::BackendKind;
 use spoc_driver::backend::Probed;
 
@@ -108,23 +110,20 @@ fn missing(reason: &str) -> ProbeOutcome {
 /// Says whether the API's library is there, so that an operator knows which half is missing.
 fn without_adapter(kind: BackendKind, names: &[&str]) -> ProbeOutcome {
     match load(names) {
-        Ok((name, library)) => {
-            // Never unloaded: these runtimes start threads and exit handlers that outlive an unload.
-            std::mem::forget(library);
-            missing(&format!("{name} present, but this build has no {kind} adapter"))
-        }
+        Ok((name, _)) => missing(&format!("{name} present, but this build has no {kind} adapter")),
         Err(errors) => missing(&format!("no {kind} library: {errors}")),
     }
 }
 
-/// Loads the first of the names that can be loaded; else the loader's word on each.
-pub(crate) fn load<'n>(names: &[&'n str]) -> Result<(&'n str, libloading::Library), String> {
+/// Loads the first of the names that can be loaded; else the loader's word on each. Never unloaded: these runtimes start
+/// threads and exit handlers that outlive an unload.
+pub(crate) fn load<'n>(names: &[&'n str]) -> Result<(&'n str, ManuallyDrop<libloading::Library>), String> {
     let mut errors = Vec::new();
     for name in names {
         // SAFETY: loading runs the library's initialisers. The names are those of the GPU vendors' runtimes,
         // found where the operator's loader configuration points; any GPU program does the same.
         match unsafe { libloading::Library::new(*name) } {
-            Ok(library) => return Ok((name, library)),
+            Ok(library) => return Ok((name, ManuallyDrop::new(library))),
             Err(error) => errors.push(format!("{name}: {}", reason_of(&error))),
         }
     }

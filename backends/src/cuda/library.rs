@@ -165,10 +165,7 @@ impl Library {
     pub(super) fn load() -> Result<Self, String> {
         let (name, library) =
             crate::probe::load(&NAMES).map_err(|errors| format!("no CUDA library: {errors}"))?;
-        let functions = Self::resolve(&library).map_err(|missing| format!("{name}: {missing}"));
-        // Never unloaded: the driver starts threads and exit handlers that outlive an unload.
-        std::mem::forget(library);
-        functions
+        Self::resolve(&library).map_err(|missing| format!("{name}: {missing}"))
     }
 }
 

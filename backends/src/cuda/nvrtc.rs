@@ -81,8 +81,6 @@ impl Nvrtc {
             format!("no CUDA compiler library (install NVRTC, or name it in {VARIABLE}): {errors}")
         })?;
         let functions = Self::resolve(&library).map_err(|missing| format!("{name}: {missing}"))?;
-        // Never unloaded, as the driver's library.
-        std::mem::forget(library);
         tracing::debug!(name, version = ?functions.version(), "NVRTC is loaded");
         Ok(functions)
     }

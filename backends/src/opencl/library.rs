@@ -101,10 +101,7 @@ impl Library {
     pub(super) fn load() -> Result<Self, String> {
         let (name, library) =
             crate::probe::load(&NAMES).map_err(|errors| format!("no OpenCL library: {errors}"))?;
-        let functions = Self::resolve(&library).map_err(|missing| format!("{name}: {missing}"));
-        // Never unloaded: runtimes start threads and exit handlers that outlive an unload.
-        std::mem::forget(library);
-        functions
+        Self::resolve(&library).map_err(|missing| format!("{name}: {missing}"))
     }
 }
 

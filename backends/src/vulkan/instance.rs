@@ -30,10 +30,8 @@ impl Instance {
     /// # Errors
     /// Why it is not usable.
     pub(super) fn create(validation: bool, counters: &Arc<Counters>) -> Result<Arc<Self>, String> {
-        let (_, library) =
-            probe::load(&LIBRARIES).map_err(|errors| format!("no Vulkan library: {errors}"))?;
-        // Never unloaded: drivers start threads and exit handlers that outlive an unload.
-        std::mem::forget(library);
+        // It stays loaded.
+        probe::load(&LIBRARIES).map_err(|errors| format!("no Vulkan library: {errors}"))?;
         // SAFETY: loading runs the initialisers of the system's Vulkan loader; the line above has just done so.
         let entry = unsafe { ash::Entry::load() }.map_err(|error| format!("no Vulkan library: {error}"))?;
         if validation {
