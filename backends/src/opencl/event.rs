@@ -4,7 +4,8 @@ use std::sync::Mutex;
 
 use spoc_driver::{Error, ErrorKind, Result};
 
-use super::stream::{Mark, Stream, lock};
+use super::stream::{Mark, Stream};
+use crate::sync::lock;
 
 /// An event. The API's own event is the end of one command, made by enqueuing it; so each record replaces
 /// the last one, and a wait that was made keeps the one it saw.

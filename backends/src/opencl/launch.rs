@@ -12,10 +12,11 @@ use super::error::check;
 use super::handle::{Api, Context, Kernel, Queue};
 use super::memory::Buffer;
 use super::program::Programs;
-use super::stream::{Stream, lock};
+use super::stream::Stream;
 use crate::kernel::ir::Kind;
 use crate::kernel::library::{Body, Library, Prepared};
 use crate::kernel::write;
+use crate::sync::lock;
 
 const DOING: &str = "launching an OpenCL kernel";
 /// The language that wins where a kernel comes in it.

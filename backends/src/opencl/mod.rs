@@ -66,7 +66,7 @@ static SURVEY: Mutex<()> = Mutex::new(());
 pub fn backend() -> Result<(Probed, Census), String> {
     let api = handle::Api::new(library::Library::load()?);
     let survey = {
-        let _turn = stream::lock(&SURVEY);
+        let _turn = crate::sync::lock(&SURVEY);
         device::Survey::of(&api).map_err(|error| format!("no OpenCL platform: {error}"))?
     };
     for remark in &survey.remarks {

@@ -14,9 +14,9 @@ use spoc_driver::{Error, ErrorKind, Result};
 use super::device::DeviceId;
 use super::error::check;
 use super::handle::{Api, Context, Kernel, Program};
-use super::stream::lock;
 use crate::kernel::library::Origin;
 use crate::kernel::store::{Key, Store};
+use crate::sync::lock;
 
 const BUILDING: &str = "building an OpenCL kernel";
 /// Of a build log, so much is told.

@@ -13,7 +13,7 @@ use spoc_driver::Result;
 
 use super::error::{check, of_command};
 use super::handle::Signal;
-use super::stream::lock;
+use crate::sync::lock;
 
 /// How often a sleeper looks by itself, should a runtime forget to call. None was seen to.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);

@@ -9,12 +9,13 @@
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use opencl_sys::cl_event;
 use spoc_driver::{ErrorKind, Result};
 
 use super::handle::{Queue, Signal};
+use crate::sync::lock;
 
 /// How a queue is ordered against the default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -309,8 +310,4 @@ impl Mark {
     pub(super) fn wait(&self) -> Result<()> {
         self.lane.settle(self.signal.wait())
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
