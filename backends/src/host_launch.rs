@@ -10,6 +10,7 @@ use crate::built_ins;
 use crate::claims::Claim;
 use crate::kernel::library::{Body, Library, Module};
 use crate::kernel::run::{Buffer, Fault, Memory};
+use crate::size::host_len;
 
 const DOING: &str = "running a kernel";
 
@@ -170,9 +171,4 @@ impl Text {
             }
         })
     }
-}
-
-fn host_len(len_bytes: u64) -> Result<usize> {
-    let too_large = |_| Error::new(ErrorKind::TooLarge { need: len_bytes, max: usize::MAX as u64 }, DOING);
-    usize::try_from(len_bytes).map_err(too_large)
 }

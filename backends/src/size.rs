@@ -1,4 +1,12 @@
-//! Sizes as people write them, on command lines and in variables.
+//! Sizes as people write them, on command lines and in variables, and as the host addresses them.
+
+use spoc_driver::{Error, ErrorKind, Result};
+
+/// A size of memory that this host can address.
+pub(crate) fn host_len(len_bytes: u64) -> Result<usize> {
+    let kind = ErrorKind::TooLarge { need: len_bytes, max: usize::MAX as u64 };
+    usize::try_from(len_bytes).map_err(|_| Error::new(kind, "sizing memory"))
+}
 
 /// Reads `65536`, `64K`, `64KiB`, `64 MiB`, `1.5GiB`, `2GB`: K, M, G, T and KiB… are powers of 1024; KB, MB, GB, TB are
 /// powers of 1000.

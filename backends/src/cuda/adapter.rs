@@ -21,6 +21,7 @@ use super::stream::Stream;
 use super::survey::Found;
 use super::trial::{self, Findings};
 use super::{launch, share};
+use crate::size::host_len;
 use crate::sync::lock;
 
 /// The CUDA backend.
@@ -61,12 +62,6 @@ impl Cuda {
 /// A word of [`Foreign`] as a pointer of the API.
 fn pointer<T>(word: u64) -> *mut T {
     std::ptr::with_exposed_provenance_mut(usize::try_from(word).unwrap_or(0))
-}
-
-fn host_len(bytes: u64) -> Result<usize> {
-    let too_large =
-        |_| Error::new(ErrorKind::TooLarge { need: bytes, max: usize::MAX as u64 }, "sizing memory");
-    usize::try_from(bytes).map_err(too_large)
 }
 
 /// A function that older drivers lack. The driver asked for the capability before.

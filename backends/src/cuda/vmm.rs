@@ -10,10 +10,11 @@ use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
     CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
 };
-use spoc_driver::{Error, ErrorKind, Result};
+use spoc_driver::Result;
 
 use super::context::Context;
 use super::device::Shared;
+use crate::size::host_len;
 
 /// The one kind of descriptor that is lent.
 pub(super) const DESCRIPTOR: CUmemAllocationHandleType =
@@ -107,9 +108,7 @@ pub(super) struct Addresses {
 impl Addresses {
     pub(super) fn reserve(context: &Arc<Context>, len_bytes: u64) -> Result<Self> {
         const DOING: &str = "reserving CUDA addresses";
-        let too_large =
-            |_| Error::new(ErrorKind::TooLarge { need: len_bytes, max: usize::MAX as u64 }, DOING);
-        let len = usize::try_from(len_bytes).map_err(too_large)?;
+        let len = host_len(len_bytes)?;
         let mut first = 0;
         let _here = context.enter()?;
         // SAFETY: the place is valid; no address is asked for.

@@ -16,6 +16,7 @@ use crate::host_launch::{self, HostLaunch};
 use crate::identity;
 use crate::kernel::library::Library;
 use crate::native::memory::{Memory, NOT_LENDABLE, page_bytes};
+use crate::size::host_len;
 
 /// Device memory begins at a multiple of this.
 const ALIGN_BYTES: u64 = 4096;
@@ -91,12 +92,6 @@ impl Interpreter {
 fn at(buffer: &Buffer, offset: u64) -> *mut u8 {
     // The driver checked that the offset lies inside the memory, so it is addressable.
     buffer.ptr.wrapping_add(usize::try_from(offset).unwrap_or(usize::MAX))
-}
-
-fn host_len(bytes: u64) -> Result<usize> {
-    let too_large =
-        |_| Error::new(ErrorKind::TooLarge { need: bytes, max: usize::MAX as u64 }, "sizing memory");
-    usize::try_from(bytes).map_err(too_large)
 }
 
 impl Backend for Interpreter {

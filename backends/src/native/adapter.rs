@@ -17,6 +17,7 @@ use crate::account::{Account, Charge};
 use crate::host_launch::{self, HostLaunch};
 use crate::identity;
 use crate::kernel::library::Library;
+use crate::size::host_len;
 
 /// The native backend.
 pub(super) struct Native {
@@ -90,12 +91,6 @@ impl Native {
 fn at(buffer: &Buffer, offset: u64) -> *mut u8 {
     // The driver checked that the offset lies inside the mapping, so it is addressable.
     buffer.as_ptr().wrapping_add(usize::try_from(offset).unwrap_or(usize::MAX))
-}
-
-fn host_len(bytes: u64) -> Result<usize> {
-    let too_large =
-        |_| Error::new(ErrorKind::TooLarge { need: bytes, max: usize::MAX as u64 }, "sizing memory");
-    usize::try_from(bytes).map_err(too_large)
 }
 
 fn copy_in(op: &CopyOp<'_, Buffer>) -> Command {

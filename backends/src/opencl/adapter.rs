@@ -22,6 +22,7 @@ use super::memory::{Buffer, Pinned};
 use super::stream::{Order, Stream, Streams};
 use super::trial::{self, Findings};
 use crate::kernel::library::Library;
+use crate::size::host_len;
 
 /// The OpenCL backend.
 pub(super) struct OpenCl {
@@ -84,12 +85,6 @@ fn pointer(word: u64, doing: &'static str) -> Result<*mut std::ffi::c_void> {
         Ok(address) if address != 0 => Ok(std::ptr::with_exposed_provenance_mut(address)),
         _ => Err(invalid(doing, "the first word is no pointer")),
     }
-}
-
-fn host_len(bytes: u64) -> Result<usize> {
-    let too_large =
-        |_| Error::new(ErrorKind::TooLarge { need: bytes, max: usize::MAX as u64 }, "sizing memory");
-    usize::try_from(bytes).map_err(too_large)
 }
 
 /// # Safety
