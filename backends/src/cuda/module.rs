@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{CString, c_char, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
@@ -119,8 +118,8 @@ impl Drop for Module {
 #[derive(Default)]
 pub(super) struct Modules {
     held: Arc<Held>,
-    loader: Mutex<Option<JoinHandle<()>>>,
-    is_loading: AtomicBool,
+    /// Once it was started; nothing inside if it could not be.
+    loader: OnceLock<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -155,24 +154,15 @@ impl Modules {
     /// Begins to load the adapter's own kernels, on a thread of its own: loading may wait until the device is
     /// idle, and takes a while where the driver has not compiled them before.
     pub(super) fn load_ahead(&self, context: &Arc<Context>) {
-        if self.is_loading.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (held, context) = (Arc::clone(&self.held), Arc::clone(context));
-        let thread = std::thread::Builder::new().name("spoc-cuda-load".to_owned()).spawn(move || {
-            let carrier = held.carrier(&context);
-            if let Err(error) = &carrier {
-                tracing::warn!(%error, "small copies go one by one: their kernel cannot be had");
+        self.loader.get_or_init(|| {
+            let (held, context) = (Arc::clone(&self.held), Arc::clone(context));
+            let thread = std::thread::Builder::new().name("spoc-cuda-load".to_owned());
+            let started = thread.spawn(move || held.load(&context));
+            if let Err(error) = &started {
+                tracing::warn!(%error, "kernels are loaded when they are first launched");
             }
-            let _ = held.carrier.set(carrier.ok());
-            if let Err(error) = held.built_in(&context, &built_ins::COMPUTE, "fill_u8") {
-                tracing::warn!(%error, "the built-in kernels cannot be had");
-            }
+            started.ok()
         });
-        match thread {
-            Ok(thread) => *lock(&self.loader) = Some(thread),
-            Err(error) => tracing::warn!(%error, "kernels are loaded when they are first launched"),
-        }
     }
 
     /// The kernel that carries small copies, once it is there.
@@ -230,7 +220,7 @@ impl Modules {
 impl Drop for Modules {
     /// Whoever closes the backend at the end of a program would otherwise end it in the middle of a load.
     fn drop(&mut self) {
-        if let Some(loader) = lock(&self.loader).take()
+        if let Some(loader) = self.loader.take().flatten()
             && loader.join().is_err()
         {
             tracing::error!("CUDA's loading thread panicked");
@@ -239,6 +229,18 @@ impl Drop for Modules {
 }
 
 impl Held {
+    /// Loads the adapter's own kernels, as many as can be had.
+    fn load(&self, context: &Arc<Context>) {
+        let carrier = self.carrier(context);
+        if let Err(error) = &carrier {
+            tracing::warn!(%error, "small copies go one by one: their kernel cannot be had");
+        }
+        let _ = self.carrier.set(carrier.ok());
+        if let Err(error) = self.built_in(context, &built_ins::COMPUTE, "fill_u8") {
+            tracing::warn!(%error, "the built-in kernels cannot be had");
+        }
+    }
+
     /// The kernel that carries small copies.
     fn carrier(&self, context: &Arc<Context>) -> Result<Carrier> {
         let narrow = self.built_in(context, &built_ins::CARRY, "carry_pieces")?;
