@@ -40,30 +40,28 @@ impl Core {
         lanes: Option<usize>,
         counters: &Arc<Counters>,
     ) -> Result<Arc<Self>> {
-        let family = physical.family;
         let wanted = lanes.unwrap_or(super::queue::COPY_LANES_MAX).min(super::queue::COPY_LANES_MAX);
-        let bound = |family: Family| u32::try_from(wanted).unwrap_or(1).clamp(1, family.queues);
-        let (queues, other) = (bound(family), physical.other_family());
-        let raw = create(instance, physical, queues, other.map(|family| (family, bound(family))))?;
+        let count = |family: Family| u32::try_from(wanted).unwrap_or(1).clamp(1, family.queues);
+        let (family, other) = (physical.family, physical.other_family());
+        let families = [Some(family), other].into_iter().flatten();
+        let raw = create(instance, physical, families.map(|family| (family, count(family))))?;
         let extensions = physical.extensions;
         let memory_fd =
             extensions.memory_fd.then(|| khr::external_memory_fd::Device::new(&instance.raw, &raw));
         let host_import =
             extensions.host_import.then(|| ext::external_memory_host::Device::new(&instance.raw, &raw));
-        let queue = |family: Family, index| {
+        let queues_of = |family: Family| -> Vec<SharedQueue> {
             // SAFETY: the device was made just above with this family and more queues than `index`.
-            Arc::new(Mutex::new(unsafe { raw.get_device_queue(family.index, index) }))
+            let queue = |index| unsafe { raw.get_device_queue(family.index, index) };
+            (0..count(family)).map(|index| Arc::new(Mutex::new(queue(index)))).collect()
         };
-        let of = |family: Family| (0..bound(family)).map(move |index| queue(family, index));
-        let compute_queues = other.map(|family| of(family).collect()).unwrap_or_default();
-        let queues = (0..queues).map(|index| queue(family, index)).collect();
         Ok(Arc::new(Self {
             physical: physical.clone(),
             memory_fd,
             host_import,
             counters: Arc::clone(counters),
-            queues,
-            compute_queues,
+            queues: queues_of(family),
+            compute_queues: other.map(queues_of).unwrap_or_default(),
             heaps: Default::default(),
             is_lost: AtomicBool::new(false),
             instance: Arc::clone(instance),
@@ -127,17 +125,15 @@ impl Core {
 fn create(
     instance: &Instance,
     physical: &Physical,
-    queues: u32,
-    other: Option<(Family, u32)>,
+    families: impl Iterator<Item = (Family, u32)>,
 ) -> Result<ash::Device> {
     let priorities = [1.0; super::queue::LANES_MAX];
-    let family = |family: Family, queues: u32| {
+    let family = |(family, queues): (Family, u32)| {
         vk::DeviceQueueCreateInfo::default()
             .queue_family_index(family.index)
             .queue_priorities(priorities.get(..queues as usize).unwrap_or(&priorities))
     };
-    let mut families = vec![family(physical.family, queues)];
-    families.extend(other.map(|(other, queues)| family(other, queues)));
+    let families: Vec<_> = families.map(family).collect();
     let features = physical.features;
     let basic = vk::PhysicalDeviceFeatures::default().shader_int64(features.i64).shader_float64(features.f64);
     let mut halves = vk::PhysicalDeviceShaderFloat16Int8Features::default().shader_float16(features.f16);
