@@ -59,6 +59,6 @@ pub use model::{ElementType, Extent, Format, Model, OpenOptions, Tensor};
 pub use plan::{Piece, PlanBuilder, PlanOptions, PlannedRead, ReadPlan, SliceRuns, TensorFilter};
 pub use reader::{
     Chunk, Completion, Faults, HostTargets, IoMode, IoPath, PathReason, ReadClass, ReadRequest, Reader,
-    ReaderOptions, ReaderReport, RequestId, Spot,
+    ReaderOptions, ReaderReport, RequestId, Spot, goes_in_place,
 };
 pub use region::{AnonymousRegion, HostRegion};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::{CHUNK, Fixture, next, noise, reader};
 use spoc_io::{
     AnonymousRegion, Extent, HostRegion, HostTargets, IoMode, PlanBuilder, PlanOptions, ReadClass, ReadPlan,
-    ReadRequest, ReaderOptions, ReaderReport, Spot,
+    ReadRequest, ReaderOptions, ReaderReport, Spot, goes_in_place,
 };
 
 const PAGE: u64 = 4096;
@@ -49,8 +49,11 @@ impl Image {
 }
 
 fn plan(fixture: &Fixture, extents: &[(u64, u64)]) -> Arc<ReadPlan> {
-    let mut builder =
-        PlanBuilder::new(&fixture.files, PlanOptions { chunk_bytes: CHUNK, ..PlanOptions::default() });
+    plan_by(fixture, extents, CHUNK)
+}
+
+fn plan_by(fixture: &Fixture, extents: &[(u64, u64)], chunk_bytes: u32) -> Arc<ReadPlan> {
+    let mut builder = PlanBuilder::new(&fixture.files, PlanOptions { chunk_bytes, ..PlanOptions::default() });
     for (target, (offset, len_bytes)) in (0..).zip(extents) {
         builder.add(target, Extent { file: 0, offset: *offset, len_bytes: *len_bytes }, 0).unwrap();
     }
@@ -112,6 +115,31 @@ fn targets_that_lie_as_in_the_file_are_filled_without_a_chunk() {
             assert!(report.need_bytes >= 203_078);
         }
     }
+}
+
+#[test]
+fn reads_longer_than_a_chunk_are_taken_only_if_none_needs_one() {
+    let fixture = Fixture::new(5);
+    let (extents, image) = neighbours();
+    let plan = plan_by(&fixture, &extents, 64 * CHUNK);
+    assert!(plan.reads().len() == 1 && plan.reads()[0].len_bytes > CHUNK);
+    for mode in MODES {
+        assert!(goes_in_place(&plan, &(Arc::clone(&image) as Arc<dyn HostTargets>)));
+        let report = load(&plan, &image, mode);
+        assert_eq!((report.in_place_bytes, report.chunks_free), (report.need_bytes, 2), "{mode}");
+        for (number, (at, len)) in extents.iter().enumerate() {
+            let (at, len) = (usize::try_from(*at).unwrap(), usize::try_from(*len).unwrap());
+            assert!(image.target(number) == &fixture.bytes[at..at + len], "{mode} {number}");
+        }
+    }
+    // One byte out of step: a direct read would have to go through a chunk that is too short.
+    let spots = image.spots.iter().map(|&(at, len, before, after)| (at + 1, len, before, after)).collect();
+    let shifted: Arc<dyn HostTargets> = Image::new(208_897, spots);
+    assert!(!goes_in_place(&plan, &shifted));
+    let reader = reader(2, ReaderOptions::default());
+    let request = ReadRequest { plan, class: ReadClass::Demand, token: 0 };
+    let error = reader.submit_in_place(request, shifted).unwrap_err();
+    assert!(error.to_string().contains("staging_too_small"), "{error}");
 }
 
 #[test]

@@ -18,7 +18,10 @@ use crate::pump::{Begin, Feed, Job, Place, Pump, Sink, Stages};
 use crate::{Error, ErrorKind, Result};
 use globset::GlobMatcher;
 use spoc_driver::{Segment, Stream};
-use spoc_io::{BlockDigests, HostTargets, Model, PlanBuilder, ReadClass, ReadPlan, ReaderReport};
+use spoc_io::{
+    BlockDigests, HostTargets, Model, PlanBuilder, PlanOptions, ReadClass, ReadPlan, ReaderReport,
+    goes_in_place,
+};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -124,15 +127,15 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
     if need_bytes > have_bytes {
         return Err(Error::new(ErrorKind::DeviceTooSmall { need_bytes, have_bytes }));
     }
-    let mut builder = PlanBuilder::new(model.files(), *pump.plan_options());
-    if let Some(digests) = &options.verify {
-        builder.check_against(digests)?;
-    }
-    for (placement, target) in placements.iter().zip(0u32..) {
-        builder.add(target, model.tensors()[placement.tensor as usize].extent, 0)?;
-    }
-    let plan = Arc::new(builder.build()?);
+    let digests = options.verify.as_ref();
+    let mut plan = plan(model, placements, layout.plan_options(pump.plan_options()), digests)?;
     let (segments, in_place) = layout.allocate(pump.device())?;
+    let in_place = in_place.map(|targets| targets as Arc<dyn HostTargets>);
+    if !in_place.as_ref().is_some_and(|targets| goes_in_place(&plan, targets)) {
+        // Some reads need a chunk, and so have to fit it.
+        plan = self::plan(model, placements, *pump.plan_options(), digests)?;
+    }
+    let plan = Arc::new(plan);
     let Layout { placements, copied_because, .. } = layout;
     let prepare_time = began.elapsed();
 
@@ -141,7 +144,6 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
     let began = Instant::now();
     if !plan.reads().is_empty() {
         let places = places(&placements, &segments);
-        let in_place = in_place.map(|targets| targets as Arc<dyn HostTargets>);
         stream(pump, Arc::clone(&plan), places, in_place, options, bytes)?;
     } else {
         // Only empty tensors: there is nothing to read, but the files may still have changed.
@@ -159,6 +161,22 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
         reader: pump.reader_report()?,
     };
     Ok(Loaded { segments, placements, report })
+}
+
+fn plan(
+    model: &Model,
+    placements: &[Placement],
+    options: PlanOptions,
+    digests: Option<&Arc<BlockDigests>>,
+) -> Result<ReadPlan> {
+    let mut builder = PlanBuilder::new(model.files(), options);
+    if let Some(digests) = digests {
+        builder.check_against(digests)?;
+    }
+    for (placement, target) in placements.iter().zip(0u32..) {
+        builder.add(target, model.tensors()[placement.tensor as usize].extent, 0)?;
+    }
+    Ok(builder.build()?)
 }
 
 fn places(placements: &[Placement], segments: &[Segment]) -> Arc<[Place]> {

@@ -56,12 +56,26 @@ impl Placed {
         Self { targets, at }
     }
 
+    /// Whether every read goes in place, direct ones too: then none needs a chunk.
+    pub(super) fn serves_all(&self, plan: &ReadPlan) -> bool {
+        let step = |read: &PlannedRead| plan.files()[read.file as usize].direct_step() as usize;
+        let fits = |(at, read): (&*mut u8, _)| !at.is_null() && at.addr().is_multiple_of(step(read));
+        self.at.len() == plan.reads().len() && self.at.iter().zip(plan.reads()).all(fits)
+    }
+
     /// Where the read goes; a direct one needs memory at a multiple of `align_bytes`.
     pub(super) fn landing(&self, read: u32, align_bytes: Option<u32>) -> Option<Landing> {
         let start = NonNull::new(*self.at.get(read as usize)?)?;
         let fits = align_bytes.is_none_or(|align| start.addr().get().is_multiple_of(align.max(1) as usize));
         fits.then(|| Landing { start, targets: Arc::clone(&self.targets) })
     }
+}
+
+/// Whether every read of the plan can go straight to its targets. The plan's reads may then be longer than the reader's
+/// chunks, see [`Reader::submit_in_place`](crate::Reader::submit_in_place).
+#[must_use]
+pub fn goes_in_place(plan: &ReadPlan, targets: &Arc<dyn HostTargets>) -> bool {
+    Placed::new(plan, Arc::clone(targets)).serves_all(plan)
 }
 
 /// Memory of targets for one read.

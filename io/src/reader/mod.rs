@@ -24,7 +24,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 pub use chunk::Chunk;
-pub use in_place::{HostTargets, Spot};
+pub use in_place::{HostTargets, Spot, goes_in_place};
 pub use options::{Faults, IoMode, ReadClass, ReadRequest, ReaderOptions, RequestId};
 pub(crate) use outlet::Outlet;
 pub use report::{IoPath, PathReason, ReaderReport};
@@ -171,7 +171,7 @@ impl Reader {
 
     /// As [`Reader::submit`], for targets in host memory: reads whose bytes may lie there as they do in the file go
     /// straight to them, and complete with a chunk that [is in place](Chunk::is_in_place). The others take a chunk of
-    /// the region as always.
+    /// the region as always. A plan of which [every read](goes_in_place) goes in place may have reads longer than a chunk.
     ///
     /// # Errors
     /// As of [`Reader::submit`].
@@ -185,7 +185,8 @@ impl Reader {
             let message = "the reader belongs to the process that was forked: start a new one in the child";
             return Err(Error::new(ErrorKind::Forked, message));
         }
-        if request.plan.chunk_bytes() > self.options.chunk_bytes {
+        let needs_chunks = || placed.as_ref().is_none_or(|placed| !placed.serves_all(&request.plan));
+        if request.plan.chunk_bytes() > self.options.chunk_bytes && needs_chunks() {
             let (plan, chunk) = (request.plan.chunk_bytes(), self.options.chunk_bytes);
             let message = format!("the plan has reads of {plan} bytes, a chunk has {chunk}");
             return Err(Error::new(ErrorKind::StagingTooSmall, message));
