@@ -293,10 +293,24 @@ impl SlotCache {
     /// # Errors
     /// As `new`.
     pub fn with_classes(pump: &Arc<Pump>, classes: &[SlotClass], options: CacheOptions) -> Result<SlotCache> {
+        SlotCache::with_counters(pump, classes, options, pump.counters().clone())
+    }
+
+    /// [`with_classes`](SlotCache::with_classes) with counters of its own instead of the pump's, where several caches
+    /// share a pump. What the pump itself does (chunks, copies and what it waits for) it counts on its own.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn with_counters(
+        pump: &Arc<Pump>,
+        classes: &[SlotClass],
+        options: CacheOptions,
+        counters: Counters,
+    ) -> Result<SlotCache> {
         let cache = SlotCache::build(
             pump.device(),
             Arc::clone(pump) as Arc<dyn Feed>,
-            pump.counters().clone(),
+            counters,
             *pump.plan_options(),
             classes,
             options,

@@ -6,8 +6,9 @@ mod common;
 
 use common::{layers, native, open, pattern, pump, write_model};
 use spoc_cache::load::{Cancel, LoadOptions, Slice, load_model, load_slices};
+use spoc_cache::stats::Counters;
 use spoc_cache::stats::layout::Counter;
-use spoc_cache::{CacheOptions, Catalogue, ErrorKind, GroupRules, SlotCache, State};
+use spoc_cache::{CacheOptions, Catalogue, ErrorKind, GroupRules, SlotCache, SlotClass, State};
 use spoc_driver::StreamOptions;
 use spoc_io::IoMode;
 use std::sync::Arc;
@@ -188,6 +189,33 @@ fn layers_come_round_through_fewer_slots() {
     drop(stream);
     assert_eq!(device.memory_in_use(), 0);
     assert_eq!(device.in_flight(), 0);
+}
+
+#[test]
+fn two_caches_on_one_pump_count_for_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&write_model(folder.path(), &layers(4, 60_000)));
+    let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default()).unwrap());
+    let device = native();
+    let pump = pump(&device, IoMode::Auto, 512 << 10);
+    let stream = device.create_stream(StreamOptions::default()).unwrap();
+    let caches = [2u32, 3].map(|slots| {
+        let options = CacheOptions::for_catalogue(&catalogue, slots);
+        let class = SlotClass { slots, slot_bytes: options.slot_bytes };
+        SlotCache::with_counters(&pump, &[class], options, Counters::on_heap(slots as usize)).unwrap()
+    });
+    for (cache, wanted) in caches.iter().zip(1usize..) {
+        let keys = cache.keys(cache.register(Arc::clone(&catalogue)).unwrap());
+        cache.wait_acquire(&keys[..wanted], &stream).unwrap().release(&[&stream]).unwrap();
+    }
+    for (cache, wanted) in caches.iter().zip(1u64..) {
+        let count = |counter| cache.counters().get(counter);
+        assert_eq!((count(Counter::Misses), count(Counter::FillsDone)), (wanted, wanted));
+        assert_eq!(count(Counter::Chunks), 0, "the pump's, not this cache's");
+        assert_eq!(cache.snapshot().states.iter().sum::<u64>(), wanted + 1);
+    }
+    let pumped = pump.counters();
+    assert!(pumped.get(Counter::Chunks) > 0 && pumped.get(Counter::Misses) == 0);
 }
 
 /// Threads with streams of their own, more keys wanted at once than there are slots, real reads.

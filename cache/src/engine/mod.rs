@@ -213,6 +213,8 @@ impl Core {
 
     /// What is to be looked at now and then, while little happens.
     pub fn tick(&mut self) {
+        // The pump's own page beats by itself; this one may be another.
+        self.counters.beat();
         self.retire_all();
         self.serve_queue();
     }

@@ -64,6 +64,10 @@ pub const H_STRIDE_BYTES: usize = 18;
 pub const H_POLICY: usize = 19;
 /// Unix time in ns at which the page was set up; all other times are ns since then.
 pub const H_CREATED_UNIX_NS: usize = 20;
+/// First word of the page's label: UTF-8, ended by the first zero byte. What the words count, in the writer's terms.
+pub const H_LABEL_AT: usize = 21;
+/// Words of the label.
+pub const LABEL_WORDS: usize = 8;
 /// ns since creation at which the writer last showed life (at least once a second while it runs).
 pub const H_HEARTBEAT_NS: usize = 32;
 /// Snapshots published; `& 1` is the current one.

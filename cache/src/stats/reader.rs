@@ -224,6 +224,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What the page counts, in its writer's words; empty if it does not say.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let words = (0..at::LABEL_WORDS).map(|word| self.get(at::H_LABEL_AT + word).to_le_bytes());
+        let bytes: Vec<u8> = words.flatten().take_while(|byte| *byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// The miss-ratio curve, fewest slots first; empty until enough was asked for. Points that cannot be are left out.
     #[must_use]
     pub fn curve(&self) -> Vec<CurvePoint> {
@@ -402,6 +410,23 @@ mod tests {
         let log = reader.log(10);
         assert_eq!(log.len(), 1);
         assert_eq!((log[0].kind, log[0].key, log[0].slot), (Some(LogKind::Evicted), Some((7, 9)), 2));
+    }
+
+    #[test]
+    fn a_label_is_cut_between_characters_and_any_bytes_are_read() {
+        let counters = Counters::on_heap(0);
+        let label = || Reader::new(counters.words()).unwrap().label();
+        assert_eq!(label(), "");
+        counters.set_label("arena default");
+        assert_eq!(label(), "arena default");
+        counters.set_label(&"ä".repeat(40));
+        assert_eq!(label(), "ä".repeat(32));
+        counters.set_label(&format!("x{}", "ä".repeat(40)));
+        assert_eq!(label(), format!("x{}", "ä".repeat(31)));
+        counters.set_label("short");
+        assert_eq!(label(), "short");
+        counters.words()[at::H_LABEL_AT].store(u64::MAX, Ordering::Relaxed);
+        assert!(label().starts_with(char::REPLACEMENT_CHARACTER));
     }
 
     #[test]

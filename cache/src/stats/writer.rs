@@ -147,6 +147,19 @@ impl Counters {
         self.slots_max
     }
 
+    /// Says what is counted here, for people who choose among the pages of a process. What does not fit into
+    /// [`LABEL_WORDS`](at::LABEL_WORDS) is cut off, between two characters.
+    pub fn set_label(&self, label: &str) {
+        let mut bytes = [0; at::LABEL_WORDS * 8];
+        let len = label.floor_char_boundary(bytes.len());
+        bytes[..len].copy_from_slice(&label.as_bytes()[..len]);
+        for (number, word) in bytes.chunks_exact(8).enumerate() {
+            let mut one = [0; 8];
+            one.copy_from_slice(word);
+            self.put(at::H_LABEL_AT + number, u64::from_le_bytes(one));
+        }
+    }
+
     /// ns since the page was set up.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
