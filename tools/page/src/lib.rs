@@ -24,12 +24,14 @@
 
 mod dir;
 mod entry;
+mod inherit;
 mod name;
 mod page;
 mod view;
 
 pub use dir::{create_dir, search_dirs};
 pub use entry::{Entry, list, remove_stale};
+pub use inherit::{Inherited, inherited};
 pub use name::{PageName, ProcessIdentity};
 pub use page::Page;
 pub use view::View;
