@@ -15,8 +15,8 @@ use crate::why::parse_key;
 #[derive(Debug, Parser)]
 #[command(name = "cachestat", version, max_term_width = 100, after_help = HELP, args_conflicts_with_subcommands = true)]
 pub struct Cli {
-    /// Process id or command name [default: the only process with a page]
-    #[arg(value_name = "PID|NAME")]
+    /// Process id, command name or label; PID:PAGE for one of several [default: the only process]
+    #[arg(value_name = "WHO")]
     pub target: Option<String>,
     /// Seconds between lines
     #[arg(allow_negative_numbers = true, value_parser = parse_interval, default_value = "1")]
@@ -54,6 +54,8 @@ Examples:
   cachestat spoc-loader 5 12     a minute in twelve lines
   cachestat 4711 --once --json   totals since the start
   cachestat slots 4711           what every slot holds
+  cachestat slots 4711:experts   of the page labelled \"experts\"; `cachestat list` shows the pages
+  cachestat top                  every process, live, on the whole screen
   cachestat why 0/17             what happened to group 17 of model 0, and why
   cachestat advise               what more slots would buy, and what is wrong";
 
@@ -62,20 +64,34 @@ Examples:
 pub enum Command {
     /// List every slot: what it holds, its state, its use
     Slots {
-        /// Process id or command name [default: the only process with a page]
-        #[arg(value_name = "PID|NAME")]
+        /// Process id, command name or label; PID:PAGE for one of several [default: the only process]
+        #[arg(value_name = "WHO")]
         target: Option<String>,
     },
     /// Show which groups are held, layer by layer
     Map {
-        /// Process id or command name [default: the only process with a page]
-        #[arg(value_name = "PID|NAME")]
+        /// Process id, command name or label; PID:PAGE for one of several [default: the only process]
+        #[arg(value_name = "WHO")]
         target: Option<String>,
     },
-    /// List the groups used most since they were loaded
+    /// Watch any number of processes on the whole screen
     Top {
-        /// Process id or command name [default: the only process with a page]
-        #[arg(value_name = "PID|NAME")]
+        /// Pages to watch: PID, NAME or LABEL, also PID:PAGE [default: all]
+        #[arg(value_name = "WHO")]
+        targets: Vec<String>,
+        /// Seconds between looks
+        #[arg(short, long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_interval, default_value = "1")]
+        delay: Duration,
+        /// Print one screen and end
+        #[arg(long)]
+        once: bool,
+    },
+    /// List the pages there are: process, label, slots
+    List,
+    /// List the groups used most since they were loaded
+    Hot {
+        /// Process id, command name or label; PID:PAGE for one of several [default: the only process]
+        #[arg(value_name = "WHO")]
         target: Option<String>,
         /// How many
         #[arg(short = 'n', long, default_value_t = 20)]
@@ -86,28 +102,28 @@ pub enum Command {
         /// MODEL/GROUP, or GROUP of model 0
         #[arg(value_parser = parse_key)]
         key: (u32, u32),
-        /// Process id or command name [default: the only process with a page]
-        #[arg(value_name = "PID|NAME")]
+        /// Process id, command name or label; PID:PAGE for one of several [default: the only process]
+        #[arg(value_name = "WHO")]
         target: Option<String>,
     },
     /// Count misses by reason: cold, capacity, policy, loading
     Misses {
-        /// Process id or command name [default: the only process with a page]
-        #[arg(value_name = "PID|NAME")]
+        /// Process id, command name or label; PID:PAGE for one of several [default: the only process]
+        #[arg(value_name = "WHO")]
         target: Option<String>,
     },
     /// Estimate what more or fewer slots would buy, and say what is wrong
     Advise {
-        /// Process id or command name [default: the only process with a page]
-        #[arg(value_name = "PID|NAME")]
+        /// Process id, command name or label; PID:PAGE for one of several [default: the only process]
+        #[arg(value_name = "WHO")]
         target: Option<String>,
     },
     /// Compare the counters with what `--once --json` printed earlier
     Diff {
         /// A file with that line
         before: PathBuf,
-        /// Process id or command name [default: the only process with a page]
-        #[arg(value_name = "PID|NAME")]
+        /// Process id, command name or label; PID:PAGE for one of several [default: the only process]
+        #[arg(value_name = "WHO")]
         target: Option<String>,
     },
 }
@@ -153,6 +169,9 @@ mod tests {
         );
         let cli = parse(&["cachestat", "slots", "77", "--json"]).expect("parses");
         assert!(cli.json && matches!(cli.command, Some(Command::Slots { target: Some(_) })));
+        let cli = parse(&["cachestat", "top", "a", "b:1", "-d", "0.2"]).expect("parses");
+        let Some(Command::Top { targets, delay, once: false }) = cli.command else { panic!("top") };
+        assert_eq!((targets.len(), delay), (2, Duration::from_millis(200)));
         for wrong in [&["cachestat", "x", "0"], &["cachestat", "x", "nan"], &["cachestat", "x", "-1"]] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }

@@ -1,4 +1,4 @@
-//! `cachestat`: what a cache is doing, seen from outside its process.
+//! `cachestat`: what caches are doing, seen from outside its process.
 
 #![forbid(unsafe_code)]
 
@@ -9,11 +9,13 @@ mod residents;
 mod slots;
 mod table;
 mod target;
+mod top;
 mod why;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use spoc_cache::stats::{PageError, Reader};
 use spoc_tools::cli::parse;
 use spoc_tools::failure::{Failure, Result};
@@ -56,7 +58,20 @@ fn run(cli: &Cli, out: Out) -> Result<u8> {
                 }
             })?;
         }
-        Some(Command::Top { target, most }) => table(cli, target, out, |page| residents::top(page, *most))?,
+        Some(Command::Top { targets, delay, once }) => {
+            if cli.csv() {
+                return Err(Failure::usage("top has no --csv; `top --once --json` is for programs"));
+            }
+            match *once {
+                true => top::once(targets, out)?,
+                false if cli.json() => {
+                    return Err(Failure::usage("top draws a screen; with --json it wants --once"));
+                }
+                false => top::run(targets, *delay)?,
+            }
+        }
+        Some(Command::List) => list().show(out, cli.csv()),
+        Some(Command::Hot { target, most }) => table(cli, target, out, |page| residents::hot(page, *most))?,
         Some(Command::Why { key, target }) => table(cli, target, out, |page| why::events(page, *key))?,
         Some(Command::Misses { target }) => table(cli, target, out, advise::misses)?,
         Some(Command::Advise { target }) => table(cli, target, out, advise::advise)?,
@@ -78,6 +93,32 @@ fn run(cli: &Cli, out: Out) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+/// The pages there are.
+fn list() -> Table {
+    let mut table = Table::new(&["pid", "command", "page", "label", "slots", "slot_bytes", "silent_s"]);
+    for target in target::find_all(&[]) {
+        let mut row = vec![
+            json!(target.pid()),
+            json!(target.command()),
+            json!(target.name().number),
+            json!(target.label()),
+        ];
+        match look(&target, Sample::take) {
+            Ok(sample) => row.extend([
+                json!(sample.header().slots),
+                json!(sample.header().stride_bytes),
+                json!(sample.silent_for().map(|silent| silent.as_secs())),
+            ]),
+            Err(failure) => {
+                row.extend([Value::Null, Value::Null, Value::Null]);
+                table.remarks.push(failure.message);
+            }
+        }
+        table.push(row);
+    }
+    table
 }
 
 /// Shows a table made of the page.

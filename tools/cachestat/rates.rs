@@ -36,6 +36,21 @@ impl Sample {
         }
     }
 
+    /// Slots, policy and who writes.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Slots by state, loads running, leases.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// How long the writer has shown no life, once that is worth a word.
+    pub fn silent_for(&self) -> Option<Duration> {
+        Some(self.heartbeat_age()).filter(|age| *age >= SILENT)
+    }
+
     /// How long ago the writer last showed life.
     fn heartbeat_age(&self) -> Duration {
         let beat = Duration::from_nanos(self.header.created_unix_ns)
@@ -68,30 +83,38 @@ impl Interval {
         Interval { counted, time: now.unix.saturating_sub(before.unix), now }
     }
 
-    fn count(&self, counter: Counter) -> u64 {
+    /// How much was counted.
+    pub fn count(&self, counter: Counter) -> u64 {
         self.counted[counter as usize]
     }
 
     /// Per second; 0 for no time.
-    fn rate(&self, amount: u64) -> f64 {
+    pub fn rate(&self, amount: u64) -> f64 {
         let seconds = self.time.as_secs_f64();
         if seconds > 0.0 { amount as f64 / seconds } else { 0.0 }
     }
 
-    fn hit_percent(&self) -> Option<f64> {
+    /// Hits of all groups asked for; `None` if none was.
+    pub fn hit_percent(&self) -> Option<f64> {
         let (hits, misses) = (self.count(Counter::Hits), self.count(Counter::Misses));
         // A damaged page may hold anything.
         let all = hits.saturating_add(misses);
         (all > 0).then(|| hits as f64 * 100.0 / all as f64)
     }
 
-    fn stall_ms_per_s(&self) -> f64 {
+    /// Waiting for groups, all waiters together.
+    pub fn stall_ms_per_s(&self) -> f64 {
         self.rate(self.count(Counter::StallNs)) / 1e6
     }
 
     /// As bytes move, not when a group is complete: a whole-model load shows too.
-    fn mb_per_s(&self) -> f64 {
+    pub fn mb_per_s(&self) -> f64 {
         self.rate(self.count(Counter::CopiedBytes)) / 1e6
+    }
+
+    /// The later of the two samples.
+    pub fn now(&self) -> &Sample {
+        &self.now
     }
 
     /// The line for programs: the columns, and every counter of the interval.
@@ -181,8 +204,7 @@ impl fmt::Display for Interval {
             states[3],
             format!("{}/{}", states[0], self.now.header.slots),
         )?;
-        let silent = self.now.heartbeat_age();
-        if silent >= SILENT {
+        if let Some(silent) = self.now.silent_for() {
             write!(f, "  no heartbeat for {:.0} s", silent.as_secs_f64())?;
         }
         Ok(())
@@ -212,7 +234,7 @@ mod tests {
         assert_eq!(nothing.hit_percent(), None);
         let page = Reader::new(&words).expect("a page");
         for table in
-            [crate::advise::advise(&page), crate::advise::misses(&page), crate::residents::top(&page, 9)]
+            [crate::advise::advise(&page), crate::advise::misses(&page), crate::residents::hot(&page, 9)]
         {
             assert!(!table.to_string().is_empty());
         }

@@ -95,7 +95,7 @@ impl fmt::Display for Grid {
 }
 
 /// The groups used most since they were loaded.
-pub fn top(reader: &Reader<'_>, most: usize) -> Table {
+pub fn hot(reader: &Reader<'_>, most: usize) -> Table {
     let mut held: Vec<_> = (0..reader.slots())
         .filter_map(|slot| reader.slot(slot).map(|record| (slot, record)))
         .filter(|(_, record)| record.key.is_some())

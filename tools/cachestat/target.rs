@@ -3,14 +3,16 @@
 use std::fmt;
 use std::path::Path;
 
-use spoc_page::{Entry, View};
-use spoc_tools::failure::{Failure, Result};
+use spoc_cache::stats::Reader;
+use spoc_page::{Entry, PageName, View};
+use spoc_tools::failure::{Failure, Result, one_line};
 
-/// The process looked at.
+/// A page looked at.
 #[derive(Debug)]
 pub struct Target {
     entry: Entry,
-    /// Its page.
+    label: String,
+    /// Its words.
     pub view: View,
 }
 
@@ -20,9 +22,19 @@ impl Target {
         self.entry.name.process.pid
     }
 
+    /// Process and number of the page.
+    pub fn name(&self) -> PageName {
+        self.entry.name
+    }
+
     /// Command name, if the process can be seen from here.
     pub fn command(&self) -> Option<&str> {
         self.entry.command.as_deref()
+    }
+
+    /// What the page says that it counts; may be empty.
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// The page's file.
@@ -38,31 +50,92 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&described(&self.entry))
+        f.write_str(&described(&self.entry, &self.label))
     }
 }
 
-/// Finds the page of the process called `wanted` (a pid or a command name), or the only one there is.
+/// Finds the page that `wanted` means, or the only process's there is. See [`Wanted`] for what can be written.
 pub fn find(wanted: Option<&str>) -> Result<Target> {
+    let live = live();
+    let labelled: Vec<Labelled> = live.into_iter().map(|entry| (label_of(&entry), entry)).collect();
+    let (label, entry) = choose(&labelled, wanted)?.clone();
+    let view = open(&entry)?;
+    Ok(Target { entry, label, view })
+}
+
+/// Every page that one of `wanted` means, all there are if nothing is wanted. Pages that cannot be opened are left out:
+/// their process may end at any time.
+pub fn find_all(wanted: &[String]) -> Vec<Target> {
+    let found = live().into_iter().filter_map(|entry| {
+        let view = open(&entry).ok()?;
+        let label = view.words().ok().map(label_in).unwrap_or_default();
+        Some(Target { entry, label, view })
+    });
+    let wanted: Vec<Wanted<'_>> = wanted.iter().map(|text| Wanted::parse(text)).collect();
+    let is_wanted = |target: &Target| {
+        wanted.is_empty() || wanted.iter().any(|wanted| wanted.fits(&target.entry, &target.label))
+    };
+    found.filter(is_wanted).collect()
+}
+
+fn live() -> Vec<Entry> {
     spoc_page::remove_stale();
-    let live: Vec<Entry> = spoc_page::list().into_iter().filter(|entry| entry.live).collect();
-    let entry = choose(&live, wanted)?.clone();
-    let view = View::open(&entry.path).map_err(|error| match error.kind() {
+    spoc_page::list().into_iter().filter(|entry| entry.live).collect()
+}
+
+fn open(entry: &Entry) -> Result<View> {
+    View::open(&entry.path).map_err(|error| match error.kind() {
         // This error names the file already.
         std::io::ErrorKind::InvalidData => Failure::new("damaged_page", error).at(&entry.path),
         _ => Failure::io(&entry.path, "statistics page", &error),
-    })?;
-    Ok(Target { entry, view })
+    })
 }
 
-fn choose<'a>(live: &'a [Entry], wanted: Option<&str>) -> Result<&'a Entry> {
-    let pid: Option<u32> = wanted.and_then(|text| text.parse().ok());
-    let fits = |entry: &&Entry| match (wanted, pid) {
-        (None, _) => true,
-        (Some(_), Some(pid)) => entry.name.process.pid == pid,
-        (Some(name), None) => entry.command.as_deref() == Some(name),
-    };
-    let fitting: Vec<&Entry> = live.iter().filter(fits).collect();
+/// Empty where the page cannot be read: whoever chooses it is told why.
+fn label_of(entry: &Entry) -> String {
+    open(entry).ok().and_then(|view| view.words().ok().map(label_in)).unwrap_or_default()
+}
+
+fn label_in(words: &[std::sync::atomic::AtomicU64]) -> String {
+    Reader::new(words).map(|reader| one_line(&reader.label())).unwrap_or_default()
+}
+
+type Labelled = (String, Entry);
+
+/// `PID`, `NAME` (a command name) or `LABEL`; `PID:PAGE` or `NAME:PAGE` for one page of a process that has several,
+/// where `PAGE` is its number or its label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted<'a> {
+    whole: &'a str,
+    who: &'a str,
+    page: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn parse(text: &'a str) -> Wanted<'a> {
+        match text.split_once(':') {
+            Some((who, page)) => Wanted { whole: text, who, page: Some(page) },
+            None => Wanted { whole: text, who: text, page: None },
+        }
+    }
+
+    fn fits(&self, entry: &Entry, label: &str) -> bool {
+        let is_who = match self.who.parse::<u32>() {
+            Ok(pid) => entry.name.process.pid == pid,
+            Err(_) => entry.command.as_deref() == Some(self.who),
+        };
+        let is_page = match self.page {
+            None => true,
+            Some(page) => page == label || page.parse() == Ok(entry.name.number),
+        };
+        (is_who && is_page) || (!label.is_empty() && label == self.whole)
+    }
+}
+
+fn choose<'a>(live: &'a [Labelled], wanted: Option<&str>) -> Result<&'a Labelled> {
+    let parsed = wanted.map(Wanted::parse);
+    let fits = |(label, entry): &&Labelled| parsed.is_none_or(|wanted| wanted.fits(entry, label));
+    let fitting: Vec<&Labelled> = live.iter().filter(fits).collect();
     let (Some(newest), Some(oldest)) = (fitting.last(), fitting.first()) else {
         let what = wanted.map_or("no process".to_owned(), |wanted| format!("no process \"{wanted}\""));
         return Err(Failure::new(
@@ -71,29 +144,31 @@ fn choose<'a>(live: &'a [Entry], wanted: Option<&str>) -> Result<&'a Entry> {
         ));
     };
     // Several pages of one process are fine: its newest is what it is busy with.
-    if newest.name.process != oldest.name.process {
+    if newest.1.name.process != oldest.1.name.process {
         return Err(Failure::new("no_target", format_args!("which one? found {}", listed(live))));
     }
     Ok(newest)
 }
 
-fn listed(live: &[Entry]) -> String {
+fn listed(live: &[Labelled]) -> String {
     if live.is_empty() {
         let dirs: Vec<String> =
             spoc_page::search_dirs().iter().map(|dir| dir.display().to_string()).collect();
         return format!("none in {}", dirs.join(", "));
     }
-    live.iter().map(described).collect::<Vec<_>>().join(", ")
+    live.iter().map(|(label, entry)| described(entry, label)).collect::<Vec<_>>().join(", ")
 }
 
-fn described(entry: &Entry) -> String {
-    format!("{} {}", entry.command.as_deref().unwrap_or("process"), entry.name.process.pid)
+fn described(entry: &Entry, label: &str) -> String {
+    let command = entry.command.as_deref().unwrap_or("process");
+    let pid = entry.name.process.pid;
+    if label.is_empty() { format!("{command} {pid}") } else { format!("{command} {pid}:{label}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spoc_page::{PageName, ProcessIdentity};
+    use spoc_page::ProcessIdentity;
 
     fn entry(pid: u32, command: &str, number: u32) -> Entry {
         let process = ProcessIdentity { pid, start_ticks: 1, boot_id: 2 };
@@ -101,18 +176,43 @@ mod tests {
         Entry { name, path: name.to_string().into(), live: true, command: Some(command.into()) }
     }
 
+    fn plain(pid: u32, command: &str, number: u32) -> Labelled {
+        (String::new(), entry(pid, command, number))
+    }
+
     #[test]
     fn by_pid_by_name_or_alone() {
-        let all = [entry(1, "vllm", 0), entry(2, "demo", 0), entry(2, "demo", 1)];
+        let all = [plain(1, "vllm", 0), plain(2, "demo", 0), plain(2, "demo", 1)];
         let chosen =
-            |wanted| choose(&all, wanted).map(|entry| (entry.name.process.pid, entry.name.number)).ok();
+            |wanted| choose(&all, wanted).map(|(_, entry)| (entry.name.process.pid, entry.name.number)).ok();
         assert_eq!(chosen(Some("1")), Some((1, 0)));
         assert_eq!(chosen(Some("demo")), Some((2, 1)));
+        assert_eq!(chosen(Some("demo:0")), Some((2, 0)));
         assert_eq!(chosen(Some("3")), None);
         assert_eq!(chosen(None), None);
-        assert_eq!(choose(&all[..1], None).map(|entry| entry.name.process.pid).ok(), Some(1));
+        assert_eq!(choose(&all[..1], None).map(|(_, entry)| entry.name.process.pid).ok(), Some(1));
         let message = choose(&all, None).expect_err("ambiguous").message;
         assert_eq!(message, "which one? found vllm 1, demo 2, demo 2");
+    }
+
+    #[test]
+    fn a_page_of_many_by_its_label() {
+        let labelled = |label: &str, number| (label.to_owned(), entry(7, "spoc-loader", number));
+        let all =
+            [labelled("loads", 0), labelled("experts", 1), labelled("12", 2), plain(8, "spoc-loader", 0)];
+        let chosen = |wanted| {
+            choose(&all, Some(wanted)).map(|(_, entry)| (entry.name.process.pid, entry.name.number)).ok()
+        };
+        assert_eq!(chosen("7:experts"), Some((7, 1)));
+        assert_eq!(chosen("experts"), Some((7, 1)));
+        assert_eq!(chosen("spoc-loader:loads"), Some((7, 0)));
+        assert_eq!(chosen("7:12"), Some((7, 2)));
+        assert_eq!(chosen("7:0"), Some((7, 0)));
+        assert_eq!(chosen("7:nothing"), None);
+        assert_eq!(chosen("spoc-loader"), None, "two services");
+        assert_eq!(chosen(""), None, "no label is not the empty one");
+        let message = choose(&all, None).expect_err("ambiguous").message;
+        assert!(message.contains("spoc-loader 7:experts, "), "{message}");
     }
 
     #[test]

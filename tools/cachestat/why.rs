@@ -44,7 +44,8 @@ pub fn events(reader: &Reader<'_>, key: (u32, u32)) -> Table {
     table
 }
 
-fn what(kind: LogKind) -> &'static str {
+/// What happened, for people.
+pub fn what(kind: LogKind) -> &'static str {
     match kind {
         LogKind::FillStarted => "load begun",
         LogKind::FillDone => "loaded",
@@ -54,7 +55,8 @@ fn what(kind: LogKind) -> &'static str {
     }
 }
 
-fn because(cause: Cause) -> &'static str {
+/// Why, for people.
+pub fn because(cause: Cause) -> &'static str {
     match cause {
         Cause::Demand => "an acquire",
         Cause::Read => "reading failed",

@@ -184,7 +184,7 @@ fn cachestat_shows_every_view_of_a_demo() {
     let pid = pid.to_string();
     let views: [(&[&str], &str); 7] = [
         (&["map"], "FROM GROUP"),
-        (&["top", "-n", "3"], "IDLE_S"),
+        (&["hot", "-n", "3"], "IDLE_S"),
         (&["why", "0/3"], "an acquire"),
         (&["misses"], "requested:"),
         (&["advise"], "found with 9 slots so far"),
@@ -211,6 +211,41 @@ fn cachestat_shows_every_view_of_a_demo() {
     assert!(fields.len() == 3 && fields.iter().all(|&count| count == fields[0]), "{csv}");
     let wrong = output(place.cachestat().args(["why", "x", &pid]));
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
+fn cachestat_watches_several_processes_on_one_screen() {
+    let place = Place::new();
+    let running = [Running::start(&mut slow_demo(&place)), Running::start(&mut slow_demo(&place))];
+    for process in &running {
+        wait_for("a page", || once(&place, process.pid()));
+    }
+    let pids: Vec<u32> = running.iter().map(|process| process.0.id()).collect();
+    let all = answer(place.cachestat().args(["top", "--once", "--json"]));
+    let mut seen: Vec<u64> =
+        all["pages"].as_array().expect("pages").iter().filter_map(|page| page["pid"].as_u64()).collect();
+    seen.sort_unstable();
+    let mut expected: Vec<u64> = pids.iter().map(|&pid| pid.into()).collect();
+    expected.sort_unstable();
+    assert_eq!(seen, expected, "{all}");
+    let list = answer(place.cachestat().args(["list", "--json"]));
+    assert_eq!(list["rows"].as_array().map(Vec::len), Some(2), "{list}");
+    let one = output(place.cachestat().args(["top", "--once", &pids[1].to_string()]));
+    assert!(
+        stdout(&one).contains(" 1 page,") && stdout(&one).contains(&pids[1].to_string()),
+        "{}",
+        stdout(&one)
+    );
+    let (kind, _) = failure(command(&place, &["top", "--once", "nobody"]), 2);
+    assert_eq!(kind, "no_target");
+    let (kind, message) = failure(command(&place, &["top"]), 2);
+    assert!(kind == "usage" && message.contains("--once"), "{message}");
+}
+
+fn command(place: &Place, args: &[&str]) -> Command {
+    let mut command = place.cachestat();
+    command.args(args);
+    command
 }
 
 #[test]
