@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("spoc-cache", &["spoc-driver", "spoc-io", "spoc-bridge"]),
     ("spoc-capi", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
     ("spoc-page", &[]),
+    ("spoc-proto", &[]),
     ("spoc-tools", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-bridge", "spoc-cache", "spoc-page"]),
 ];
 
