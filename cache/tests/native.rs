@@ -32,6 +32,21 @@ fn a_whole_model_and_a_selection_arrive_in_every_mode() {
         let some = load_model(&pump, &model, &options).unwrap();
         assert_eq!(some.placements.len(), 6);
         assert_eq!(some.verify(&model).unwrap(), 6 * 129);
+        let norms: Vec<u32> = some.placements.iter().map(|placement| placement.tensor).collect();
+        // By their numbers, in any order and more than once, and of those what matches.
+        let chosen = |list: &[u32]| Some(Arc::from(list));
+        let options = LoadOptions { chosen: chosen(&[5, norms[1], 5, 0]), ..LoadOptions::default() };
+        let few = load_model(&pump, &model, &options).unwrap();
+        let mut expected = vec![0, 5, norms[1]];
+        expected.sort_unstable();
+        expected.dedup();
+        assert_eq!(few.placements.iter().map(|placement| placement.tensor).collect::<Vec<_>>(), expected);
+        few.verify(&model).unwrap();
+        let tensors = Some("*.norm.*".to_owned());
+        let options = LoadOptions { chosen: chosen(&norms[..2]), tensors, ..LoadOptions::default() };
+        assert_eq!(load_model(&pump, &model, &options).unwrap().placements.len(), 2);
+        let options = LoadOptions { chosen: chosen(&[99_999]), ..LoadOptions::default() };
+        assert_eq!(load_model(&pump, &model, &options).unwrap_err().kind().as_str(), "no_tensor");
         let options = LoadOptions { tensors: Some("nothing".to_owned()), ..LoadOptions::default() };
         assert_eq!(load_model(&pump, &model, &options).unwrap_err().kind().as_str(), "no_tensor");
     }

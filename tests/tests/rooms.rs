@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("spoc-capi", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
     ("spoc-page", &[]),
     ("spoc-proto", &[]),
+    ("spoc-python", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
     ("spoc-tools", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-bridge", "spoc-cache", "spoc-page"]),
 ];
 

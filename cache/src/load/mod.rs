@@ -32,6 +32,9 @@ use std::time::{Duration, Instant};
 pub struct LoadOptions {
     /// Only tensors whose name this matches (`*` within and across dots, `?`, `[a-z]`, `{a,b}`); all if `None`.
     pub tensors: Option<String>,
+    /// Only these, by their index in the model; of them those that `tensors` matches, if that is set too. Named twice
+    /// counts once.
+    pub chosen: Option<Arc<[u32]>>,
     /// Told how many of how many bytes have been copied, by the copy thread: must be quick.
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
     /// Every chunk is compared with these digests after it was read and before it is copied. The pump's reader needs
@@ -94,19 +97,30 @@ fn matcher(pattern: &str) -> Result<GlobMatcher> {
         .map_err(|error| Error::new(ErrorKind::BadPattern { why: error.to_string() }))
 }
 
-/// Indices of the selected tensors.
-fn selected(model: &Model, pattern: Option<&str>) -> Result<Vec<u32>> {
+/// Indices of the selected tensors, in the order of the model.
+fn selected(model: &Model, options: &LoadOptions) -> Result<Vec<u32>> {
+    let pattern = options.tensors.as_deref();
     let matcher = pattern.map(matcher).transpose()?;
-    let chosen: Vec<u32> = (0u32..)
-        .zip(model.tensors())
-        .filter(|(_, tensor)| matcher.as_ref().is_none_or(|glob| glob.is_match(&tensor.name)))
-        .map(|(index, _)| index)
-        .collect();
+    let tensors = model.tensors();
+    let mut candidates: Vec<u32> = match &options.chosen {
+        None => (0u32..).zip(tensors).map(|(index, _)| index).collect(),
+        Some(chosen) => chosen.to_vec(),
+    };
+    candidates.sort_unstable();
+    candidates.dedup();
+    if let Some(&last) = candidates.last()
+        && last as usize >= tensors.len()
+    {
+        return Err(Error::new(ErrorKind::NoTensor { pattern: format!("number {last}") }));
+    }
+    let matches =
+        |index: &u32| matcher.as_ref().is_none_or(|glob| glob.is_match(&tensors[*index as usize].name));
+    candidates.retain(matches);
     match pattern {
-        Some(pattern) if chosen.is_empty() => {
+        Some(pattern) if candidates.is_empty() => {
             Err(Error::new(ErrorKind::NoTensor { pattern: pattern.to_owned() }))
         }
-        _ => Ok(chosen),
+        _ => Ok(candidates),
     }
 }
 
@@ -119,7 +133,7 @@ fn selected(model: &Model, pattern: Option<&str>) -> Result<Vec<u32>> {
 /// memory is freed again.
 pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Result<Loaded> {
     let began = Instant::now();
-    let chosen = selected(model, options.tensors.as_deref())?;
+    let chosen = selected(model, options)?;
     let layout = Layout::choose(pump.device(), model, &chosen, options)?;
     let Layout { placements, segment_bytes, .. } = &layout;
     let need_bytes: u64 = segment_bytes.iter().sum();
