@@ -1,7 +1,7 @@
 //! Device memory cut into slots: segments of equal slots at `base + slot · stride`, fixed for life.
 
 use crate::{Error, ErrorKind, Result};
-use spoc_driver::{Device, Segment};
+use spoc_driver::{Device, Segment, SegmentOptions};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -123,16 +123,18 @@ struct SlotCell {
 #[derive(Debug)]
 pub struct Arena {
     device: Device,
+    options: SegmentOptions,
     rows: RwLock<Vec<Row>>,
     cells: Box<[SlotCell]>,
 }
 
 impl Arena {
-    /// An arena without memory that can number `slots_max` slots.
+    /// An arena without memory that can number `slots_max` slots, `exportable` ones if other processes are to be lent them.
     #[must_use]
-    pub fn new(device: &Device, slots_max: u32) -> Arena {
+    pub fn new(device: &Device, slots_max: u32, exportable: bool) -> Arena {
         let cells = (0..slots_max).map(|_| SlotCell::default()).collect();
-        Arena { device: device.clone(), rows: RwLock::new(Vec::new()), cells }
+        let options = SegmentOptions { exportable };
+        Arena { device: device.clone(), options, rows: RwLock::new(Vec::new()), cells }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Row>> {
@@ -168,7 +170,8 @@ impl Arena {
         if end > self.slots_max() {
             return Err(ErrorKind::TooManySlots { need: end, have: self.slots_max() }.into());
         }
-        let segment = self.device.allocate(u64::from(slots).saturating_mul(stride_bytes))?;
+        let segment =
+            self.device.allocate_with(u64::from(slots).saturating_mul(stride_bytes), self.options)?;
         let index = given_back.unwrap_or(rows.len());
         for (slot, place) in (first_slot..end).zip(0u64..) {
             let (cell, offset_bytes) = (&self.cells[slot as usize], place * stride_bytes);

@@ -39,6 +39,8 @@ pub struct CacheOptions {
     /// Groups, of all models ever registered, that a slot table in device memory has room for; 0 for no such table. A
     /// cache with one does not shrink.
     pub table_groups: u32,
+    /// Slots lie in memory that can be lent to other processes ([`Segment::export`]).
+    pub exportable: bool,
 }
 
 impl Default for CacheOptions {
@@ -53,6 +55,7 @@ impl Default for CacheOptions {
             segment_bytes: 0,
             headroom_bytes: 0,
             table_groups: 0,
+            exportable: false,
         }
     }
 }
@@ -342,7 +345,7 @@ impl SlotCache {
         let slots = geometries.iter().fold(0u32, |sum, geometry| sum.saturating_add(geometry.slots));
         let slots_max = slots.max(options.slots_max).min(SLOTS_MAX);
         let table = device_table(device, options.table_groups)?;
-        let arena = Arc::new(Arena::new(device, slots_max));
+        let arena = Arc::new(Arena::new(device, slots_max, options.exportable));
         let waiting = Arc::new(AtomicBool::new(false));
         let pools = geometries.iter().map(|geometry| {
             Pool::new(
@@ -457,6 +460,12 @@ impl SlotCache {
     /// As `acquire`, and why a fill failed.
     pub fn wait_acquire<S: Deref<Target = Stream>>(&self, keys: &[Key], stream: S) -> Result<Lease<S>> {
         self.acquire(keys, stream)?.wait()
+    }
+
+    /// Looks at everything that others end without a call: words that leases wait for, events that have fired. Who waits
+    /// for room is served. The pump does this now and then by itself, and every acquire does.
+    pub fn poll(&self) {
+        self.shared.with(Core::tick);
     }
 
     /// Synchronises the device and takes back slots of leases that no event could order.

@@ -207,6 +207,43 @@ fn layers_come_round_through_fewer_slots() {
 }
 
 #[test]
+fn what_is_to_be_lent_can_be_imported_elsewhere_with_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&write_model(folder.path(), &layers(4, 600_001)));
+    let (device, borrower) = (native(), native());
+    let pump = pump(&device, IoMode::Auto, 1 << 20);
+    for packed in [false, true] {
+        let options = LoadOptions { packed, exportable: true, ..LoadOptions::default() };
+        let loaded = load_model(&pump, &model, &options).unwrap();
+        assert_eq!(loaded.report.copied_because.is_some(), packed, "reads end in memory that is lent, too");
+        let lent: Vec<_> =
+            loaded.segments.iter().map(|own| borrower.import(own.export().unwrap()).unwrap()).collect();
+        let borrowed = spoc_cache::load::Loaded { segments: lent, ..loaded };
+        assert_eq!(borrowed.verify(&model).unwrap(), model.tensor_bytes());
+    }
+    let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default()).unwrap());
+    let options = CacheOptions { exportable: true, ..CacheOptions::for_catalogue(&catalogue, 2) };
+    let cache = SlotCache::new(&pump, options).unwrap();
+    let keys = cache.keys(cache.register(Arc::clone(&catalogue)).unwrap());
+    let stream = device.create_stream(StreamOptions::default()).unwrap();
+    let lease = cache.wait_acquire(&keys[..1], &stream).unwrap();
+    stream.synchronize().unwrap();
+    let (segment, base) = lease.memory(0).unwrap();
+    let lent = borrower.import(segment.export().unwrap()).unwrap();
+    let tensor = &catalogue.tensors(0)[0];
+    let mut bytes = vec![0; usize::try_from(tensor.extent.len_bytes).unwrap()];
+    lent.read(base + tensor.offset_bytes, &mut bytes).unwrap();
+    assert!(bytes == pattern(u64::from(tensor.tensor) + 1, bytes.len()));
+    // A word that another process raises ends the lease at the next look.
+    let word = Arc::new(AtomicU64::new(0));
+    lease.release_at(Arc::clone(&word) as Arc<dyn spoc_cache::SequenceWord>, 1);
+    assert_eq!(cache.snapshot().states[State::Leased as usize], 1);
+    word.store(1, Ordering::Release);
+    cache.poll();
+    assert_eq!(cache.snapshot().states[State::Leased as usize], 0);
+}
+
+#[test]
 fn two_caches_on_one_pump_count_for_themselves() {
     let folder = tempfile::tempdir().unwrap();
     let model = open(&write_model(folder.path(), &layers(4, 60_000)));

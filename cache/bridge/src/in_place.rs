@@ -1,6 +1,6 @@
 //! Device memory that is the host's, filled by the reader itself.
 
-use spoc_driver::{Device, Segment};
+use spoc_driver::{Device, Segment, SegmentOptions};
 use spoc_io::{HostTargets, Spot};
 use std::fmt;
 use std::ptr::NonNull;
@@ -61,8 +61,10 @@ pub fn allocate(
     device: &Device,
     sizes: &[u64],
     targets: &[Within],
+    options: SegmentOptions,
 ) -> spoc_driver::Result<(Vec<Segment>, Option<Arc<InPlace>>)> {
-    let segments = sizes.iter().map(|&bytes| device.allocate(bytes)).collect::<Result<Vec<_>, _>>()?;
+    let segments =
+        sizes.iter().map(|&bytes| device.allocate_with(bytes, options)).collect::<Result<Vec<_>, _>>()?;
     let starts: Option<Vec<NonNull<u8>>> = segments.iter().map(start).collect();
     let spots = starts.and_then(|starts| {
         targets.iter().map(|target| spot(target, &starts, sizes)).collect::<Option<Vec<_>>>()

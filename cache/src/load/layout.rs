@@ -4,7 +4,7 @@ use super::image::{self, Image};
 use super::{LoadOptions, Placement, pack};
 use crate::Result;
 use spoc_bridge::{InPlace, Within, in_place};
-use spoc_driver::{Device, Segment};
+use spoc_driver::{Device, Segment, SegmentOptions};
 use spoc_io::{Model, PlanOptions};
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ pub(super) struct Layout {
     pub segment_bytes: Vec<u64>,
     /// Why everything is copied; `None` if the reader may fill the targets.
     pub copied_because: Option<&'static str>,
+    memory: SegmentOptions,
     targets: Vec<Within>,
 }
 
@@ -28,6 +29,7 @@ impl Layout {
     /// # Errors
     /// A tensor that no segment holds; what the device says.
     pub fn choose(device: &Device, model: &Model, chosen: &[u32], options: &LoadOptions) -> Result<Layout> {
+        let memory = SegmentOptions { exportable: options.exportable };
         let laid = match (options.packed, in_place::reads_in_place(device)) {
             (true, _) => Err("tensors at multiples of 256 were asked for"),
             (false, Err(reason)) => Err(reason),
@@ -37,12 +39,18 @@ impl Layout {
             Ok(image) => {
                 let targets = image.targets();
                 let Image { placements, segment_bytes, .. } = image;
-                Ok(Layout { placements, segment_bytes, copied_because: None, targets })
+                Ok(Layout { placements, segment_bytes, copied_because: None, memory, targets })
             }
             Err(reason) => {
                 tracing::debug!(reason, "tensors are packed, and copied to the device");
                 let (placements, segment_bytes) = pack::pack(model, chosen, device.limits())?;
-                Ok(Layout { placements, segment_bytes, copied_because: Some(reason), targets: Vec::new() })
+                Ok(Layout {
+                    placements,
+                    segment_bytes,
+                    copied_because: Some(reason),
+                    memory,
+                    targets: Vec::new(),
+                })
             }
         }
     }
@@ -61,7 +69,8 @@ impl Layout {
     /// # Errors
     /// What the device says.
     pub fn allocate(&self, device: &Device) -> Result<(Vec<Segment>, Option<Arc<InPlace>>)> {
-        let (segments, targets) = in_place::allocate(device, &self.segment_bytes, &self.targets)?;
+        let (segments, targets) =
+            in_place::allocate(device, &self.segment_bytes, &self.targets, self.memory)?;
         Ok((segments, targets.filter(|_| self.copied_because.is_none())))
     }
 }

@@ -44,6 +44,8 @@ pub struct LoadOptions {
     pub cancel: Option<Cancel>,
     /// Tensors at multiples of 256 bytes also where they could lie as in the file, and be read in place.
     pub packed: bool,
+    /// Into memory that can be lent to other processes ([`Segment::export`]).
+    pub exportable: bool,
 }
 
 impl fmt::Debug for LoadOptions {
