@@ -1,4 +1,7 @@
-//! The shared statistics page behind a safe API.
+//! What processes share, behind a safe API: the statistics page, the words by which clients of the service end their
+//! leases, the socket on which it lends descriptors, and descriptors that a service manager passed on.
+//!
+//! # The statistics page
 //!
 //! A process that wants to be seen creates a [`Page`]: a small shared-memory file of 64-bit words, mode 0600, in a
 //! per-user [runtime folder](search_dirs). An inspector finds it with [`list`] and maps it read-only with
@@ -25,9 +28,11 @@
 mod dir;
 mod entry;
 mod inherit;
+pub mod lend;
 mod name;
 mod page;
 mod view;
+mod words;
 
 pub use dir::{create_dir, search_dirs};
 pub use entry::{Entry, list, remove_stale};
@@ -35,3 +40,4 @@ pub use inherit::{Inherited, inherited};
 pub use name::{PageName, ProcessIdentity};
 pub use page::Page;
 pub use view::View;
+pub use words::Words;

@@ -1,0 +1,239 @@
+//! The socket itself.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recvmsg, sendmsg, socket_with,
+};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::packet::{PACKET_MAX, Packet};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Who is at the other end, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id as seen from here; 0 for a process that cannot be seen from here.
+    pub pid: u32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// A descriptor that becomes readable when the process ends.
+///
+/// # Errors
+/// No such process, or one that cannot be seen from here.
+pub fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+    Ok(pidfd_open(pid, PidfdFlags::NONBLOCK)?)
+}
+
+/// A connected end.
+#[derive(Debug)]
+pub struct LendSocket(OwnedFd);
+
+impl AsFd for LendSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl LendSocket {
+    /// Connects to the socket at `path`; calls wait for `timeout` at most.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn connect(path: &Path, timeout: Duration) -> io::Result<LendSocket> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(LendSocket(socket))
+    }
+
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn peer(&self) -> io::Result<Peer> {
+        let credentials = sockopt::socket_peercred(&self.0)?;
+        let number = |raw: i32| u32::try_from(raw).unwrap_or(0);
+        Ok(Peer {
+            pid: number(credentials.pid.as_raw_nonzero().get()),
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+        })
+    }
+
+    /// Sends a packet, with a descriptor if there is one.
+    ///
+    /// # Errors
+    /// The other side is gone, or takes nothing.
+    pub fn send(&self, packet: &Packet, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let bytes = packet.encode();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = descriptor.map(|descriptor| [descriptor]);
+        if let Some(descriptors) = &descriptors
+            && !control.push(SendAncillaryMessage::ScmRights(descriptors))
+        {
+            return Err(io::Error::other("no room for the descriptor"));
+        }
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next packet and its descriptor; `None` when the other side has closed.
+    ///
+    /// # Errors
+    /// `WouldBlock` after the timeout, or at once if `dont_wait`; `InvalidData` for what is no packet.
+    pub fn receive(&self, dont_wait: bool) -> io::Result<Option<(Packet, Option<OwnedFd>)>> {
+        let mut bytes = [0; PACKET_MAX];
+        // Room for more than one, so that a packet with several is seen and their descriptors closed.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut flags = RecvFlags::CMSG_CLOEXEC;
+        flags.set(RecvFlags::DONTWAIT, dont_wait);
+        let got = recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+        let mut descriptors: Vec<OwnedFd> = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+        if got.bytes == 0 {
+            return Ok(None);
+        }
+        let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || descriptors.len() > 1 {
+            return Err(invalid("lending socket: a packet longer than any, or with several descriptors"));
+        }
+        let packet = Packet::decode(&bytes[..got.bytes])?;
+        Ok(Some((packet, descriptors.pop())))
+    }
+}
+
+/// The listening end. Its file goes with it.
+#[derive(Debug)]
+pub struct LendListener {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl AsFd for LendListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl LendListener {
+    /// Listens at `path`, without blocking; a file there that nobody listens on is replaced.
+    ///
+    /// # Errors
+    /// `AddrInUse` if somebody answers there; what the kernel says.
+    pub fn bind(path: &Path) -> io::Result<LendListener> {
+        if path.exists() {
+            if LendSocket::connect(path, Duration::from_secs(1)).is_ok() {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            std::fs::remove_file(path)?;
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        listen(&socket, BACKLOG)?;
+        Ok(LendListener { socket, path: path.to_owned() })
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; what the kernel says.
+    pub fn accept(&self) -> io::Result<LendSocket> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Ok(LendSocket(accept_with(&self.socket, flags)?))
+    }
+}
+
+impl Drop for LendListener {
+    fn drop(&mut self) {
+        // A leftover is recognised by nobody listening on it.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Words;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn packets_and_descriptors_cross() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("lend");
+        let listener = LendListener::bind(&path).expect("listens");
+        assert_eq!(listener.accept().expect_err("nobody yet").kind(), io::ErrorKind::WouldBlock);
+        let client = LendSocket::connect(&path, SECOND).expect("connected");
+        let service = listener.accept().expect("accepted");
+        let peer = service.peer().expect("a peer");
+        assert_eq!(peer.pid, std::process::id());
+        client.send(&Packet::Segment { id: 5 }, None).expect("sent");
+        assert_eq!(
+            service.receive(true).expect("received").map(|(packet, _)| packet),
+            Some(Packet::Segment { id: 5 })
+        );
+        let words = Words::create(8).expect("words");
+        let welcome = Packet::Welcome { session: 1, resume: [1; 32], words: 8 };
+        service.send(&welcome, Some(words.descriptor())).expect("sent");
+        let (packet, descriptor) = client.receive(false).expect("received").expect("a packet");
+        assert_eq!(packet, welcome);
+        let shared = Words::map(descriptor.expect("a descriptor")).expect("mapped");
+        shared.words()[3].store(9, SeqCst);
+        assert_eq!(words.words()[3].load(SeqCst), 9);
+        assert_eq!(service.receive(true).expect_err("nothing").kind(), io::ErrorKind::WouldBlock);
+        drop(client);
+        assert!(service.receive(true).expect("the end").is_none());
+    }
+
+    #[test]
+    fn one_listener_a_path_and_no_leftover() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("lend");
+        let first = LendListener::bind(&path).expect("listens");
+        assert_eq!(LendListener::bind(&path).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert!(!path.exists());
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("left over"));
+        drop(LendListener::bind(&path).expect("replaced"));
+    }
+
+    #[test]
+    fn a_pidfd_shows_the_end_of_a_process() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("starts");
+        let descriptor = pidfd_of(child.id()).expect("a pidfd");
+        let readable = || {
+            let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
+            let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut polled, Some(&timeout)).expect("polled") == 1
+        };
+        assert!(!readable());
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        assert!(readable());
+        assert!(pidfd_of(0).is_err());
+    }
+}
