@@ -69,7 +69,7 @@ mod waves;
 
 pub use cache::{CacheOptions, MinCapacity, SlotCache, SlotClass};
 pub use catalogue::{Catalogue, GroupRules};
-pub use engine::{CacheEvent, Hinted, SequenceWord, Subscription};
+pub use engine::{CacheEvent, Evicted, Hinted, SequenceWord, Subscription};
 pub use error::{Error, ErrorKind, Result};
 pub use key::{Key, ModelId};
 pub use lease::{Acquire, Lease, Pending, Slot};

@@ -1,6 +1,6 @@
 //! What an engine tells the cache beside the sets that it waits for: claims, pins, hints, profiles.
 
-use crate::engine::{CacheEvent, Claimed, Hinted, Subscription};
+use crate::engine::{CacheEvent, Claimed, Evicted, Hinted, Subscription};
 use crate::lease::{Lease, Slot};
 use crate::{Error, ErrorKind, Key, ModelId, Profile, Result, SlotCache};
 use spoc_driver::{Segment, Stream};
@@ -98,6 +98,15 @@ impl SlotCache {
     /// A stale or unknown key.
     pub fn unpin(&self, keys: &[Key]) -> Result<()> {
         self.shared().with(|core| core.unpin_keys(keys))
+    }
+
+    /// Makes groups leave their slots now; those that are leased, being read or pinned stay. Groups that are not there
+    /// count as neither.
+    ///
+    /// # Errors
+    /// A stale or unknown key; nothing has left then.
+    pub fn evict(&self, keys: &[Key]) -> Result<Evicted> {
+        self.shared().with(|core| core.evict_keys(keys))
     }
 
     /// Keeps groups for a while as long as anything else can leave. Zero takes the wish back.

@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("spoc-page", &[]),
     ("spoc-proto", &[]),
     ("spoc-python", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
+    ("spoc-service", &["spoc-driver", "spoc-io", "spoc-cache", "spoc-page", "spoc-proto"]),
     ("spoc-tools", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-bridge", "spoc-cache", "spoc-page"]),
 ];
 
@@ -31,6 +32,7 @@ const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[
     ("spoc-driver", &["spoc-driver"]),
     ("spoc-backends", &["spoc-driver"]),
     ("spoc-cache", &["spoc-driver", "spoc-io", "spoc-bridge", "spoc-backends"]),
+    ("spoc-service", &["spoc-backends"]),
 ];
 
 /// Crates that load or link a GPU API, or open shared objects at run time.

@@ -65,6 +65,7 @@ pub fn because(cause: Cause) -> &'static str {
         Cause::Ahead => "read ahead: a hint, a claim, a pin or a profile",
         Cause::Resize => "its slot is given back",
         Cause::Cancel => "somebody cancelled it",
+        Cause::Asked => "somebody asked for it",
     }
 }
 

@@ -3,8 +3,20 @@
 use super::Core;
 use crate::slots::state::State;
 use crate::slots::{Listed, NONE};
+use crate::stats::Cause;
 use crate::{Error, ErrorKind, Key, Result};
 use spoc_io::ReadClass;
+
+/// What became of groups that were to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Evicted {
+    /// Left their slots.
+    pub left: u32,
+    /// Stay: leased, being read, or pinned.
+    pub held: u32,
+    /// Bytes of those that left.
+    pub bytes: u64,
+}
 
 impl Core {
     /// Keeps groups for good, and begins to read those that are missing.
@@ -49,6 +61,32 @@ impl Core {
         }
         self.serve_queue();
         Ok(())
+    }
+
+    /// Makes groups leave that nobody holds, reads, or has pinned.
+    pub fn evict_keys(&mut self, keys: &[Key]) -> Result<Evicted> {
+        let mut items = self.items(keys)?;
+        items.sort_unstable();
+        items.dedup();
+        self.retire_all();
+        let mut evicted = Evicted::default();
+        for item in items {
+            let slot = self.slot_of[item as usize];
+            if slot == NONE {
+                continue;
+            }
+            let is_idle = matches!(self.table.state(slot), State::Resident | State::Draining);
+            if !is_idle || self.models.is_pinned(item) || self.mark(slot).is_none() {
+                evicted.held += 1;
+                continue;
+            }
+            evicted.left += 1;
+            evicted.bytes += self.table.get(slot).bytes;
+            self.unlist(slot);
+            self.evict(slot, Cause::Asked);
+        }
+        self.serve_queue();
+        Ok(evicted)
     }
 
     /// Keeps groups until `until_ns` as long as anything else can leave.

@@ -27,6 +27,7 @@ pub(crate) use acquire::{Grant, TicketState};
 pub use ahead::Hinted;
 pub(crate) use claims::Claimed;
 pub use events::{CacheEvent, Subscription};
+pub use keep::Evicted;
 pub(crate) use models::ModelWords;
 pub use words::SequenceWord;
 

@@ -140,12 +140,22 @@ pub enum Cause {
     Resize = 6,
     /// Somebody cancelled it for everyone.
     Cancel = 7,
+    /// Somebody asked for it.
+    Asked = 8,
 }
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Cause; 7] =
-        [Cause::Demand, Cause::Read, Cause::Copy, Cause::Closed, Cause::Ahead, Cause::Resize, Cause::Cancel];
+    pub const ALL: [Cause; 8] = [
+        Cause::Demand,
+        Cause::Read,
+        Cause::Copy,
+        Cause::Closed,
+        Cause::Ahead,
+        Cause::Resize,
+        Cause::Cancel,
+        Cause::Asked,
+    ];
 }
 
 /// One entry of the event log.

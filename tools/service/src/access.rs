@@ -1,0 +1,82 @@
+//! Who may connect, and which paths may be named.
+
+use crate::config::Access;
+use crate::error::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// A client's process, as the kernel tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id, 0 if it cannot be seen from here.
+    pub pid: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Access {
+    /// Whether this peer may connect.
+    ///
+    /// # Errors
+    /// `not_permitted`, with its numbers.
+    pub(crate) fn check(&self, peer: Peer) -> Result<()> {
+        let own = nix::unistd::geteuid().as_raw();
+        let listed = self.uids.contains(&peer.uid) || self.gids.contains(&peer.gid);
+        if peer.uid == own || peer.uid == 0 || listed {
+            return Ok(());
+        }
+        let Peer { uid, gid, .. } = peer;
+        Err(Error::new("not_permitted", format!("user {uid} of group {gid} is in no list of [access]")))
+    }
+}
+
+/// Checks that what a model's name leads to lies below one of the roots, links resolved. A name that is no path (of the
+/// Hugging Face cache) is checked by the files that it leads to.
+///
+/// # Errors
+/// `path_not_allowed`, which says nothing about what is there.
+pub fn check_path(roots: &[PathBuf], path: &Path) -> Result<()> {
+    if roots.is_empty() {
+        return Ok(());
+    }
+    let refuse =
+        || Error::new("path_not_allowed", format!("{}: below none of the configured roots", path.display()));
+    let real = path.canonicalize().map_err(|_| refuse())?;
+    let below = |root: &PathBuf| root.canonicalize().is_ok_and(|root| real.starts_with(root));
+    if roots.iter().any(below) { Ok(()) } else { Err(refuse()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_let_in_and_nothing_else_does() {
+        let access = Access { uids: vec![4001], gids: vec![5001] };
+        let peer = |uid, gid| Peer { pid: 1, uid, gid };
+        for (uid, gid, allowed) in [(4001, 1, true), (9, 5001, true), (0, 0, true), (4002, 5002, false)] {
+            assert_eq!(access.check(peer(uid, gid)).is_ok(), allowed, "{uid} {gid}");
+        }
+        assert!(Access::default().check(peer(nix::unistd::geteuid().as_raw(), 77)).is_ok());
+    }
+
+    #[test]
+    fn links_out_of_the_roots_are_not_followed() {
+        let (inside, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        std::fs::write(inside.path().join("a"), "").expect("written");
+        std::fs::write(outside.path().join("b"), "").expect("written");
+        std::os::unix::fs::symlink(outside.path().join("b"), inside.path().join("b")).expect("linked");
+        let roots = [inside.path().to_owned()];
+        assert!(check_path(&roots, &inside.path().join("a")).is_ok());
+        for path in [
+            inside.path().join("b"),
+            outside.path().join("b"),
+            inside.path().join("../b"),
+            "/etc/passwd".into(),
+        ] {
+            let error = check_path(&roots, &path).expect_err("outside");
+            assert_eq!(error.kind(), "path_not_allowed");
+        }
+        assert!(check_path(&[], &outside.path().join("b")).is_ok());
+    }
+}

@@ -1,0 +1,32 @@
+//! The weight-streaming service: it owns device memory on a host, streams weights in, and lends them to other processes.
+//!
+//! - [`Config`]: what runs and who may use it.
+//! - [`Service::start`]: opens sockets and serves until [`Service::stop`].
+//!
+//! What is lent lives in two forms. An **image** is a whole model on one device, in segments of its own; an **arena** is a
+//! slot cache in which models' groups compete. Both are held by **leases**, and a lease is a word: it ends when its word
+//! in the session's shared words reaches a value, which the client writes, or its device behind its launches, or this
+//! service when it is told to release it or sees the client's process end.
+//!
+//! The control plane is gRPC on a Unix socket (`spoc-proto`); descriptors travel on a second one (`spoc_page::lend`).
+#![forbid(unsafe_code)]
+
+mod access;
+mod arenas;
+mod config;
+mod error;
+mod events;
+mod host;
+mod images;
+mod lend;
+mod models;
+pub mod ops;
+mod rpc;
+mod run;
+mod segments;
+mod session;
+mod state;
+
+pub use config::{Access, ArenaConfig, ClassConfig, Config, Overrides, Quota, Size, default_socket};
+pub use error::{Error, Result};
+pub use run::Service;

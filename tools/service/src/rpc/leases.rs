@@ -1,0 +1,239 @@
+//! Leases: acquired, released, and what is wished of slots without one.
+
+use super::{Answers, Rpc, blocking, timeout};
+use crate::access::Peer;
+use crate::arenas::{Begun, not_in_an_arena};
+use crate::error::{Error, Result};
+use crate::models::{Placed, Registered};
+use crate::session::{Held, Session};
+use spoc_cache::Key;
+use spoc_proto::v1 as pb;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+/// Answers of one stream that may wait to be sent.
+const ANSWERS: usize = 256;
+/// A hint without a deadline.
+const SOME_TIME: Duration = Duration::from_secs(60);
+
+impl Rpc {
+    pub(super) async fn acquired(
+        &self,
+        asked: pb::AcquireRequest,
+        session: &Arc<Session>,
+    ) -> Result<pb::AcquireResponse> {
+        self.state.check_takes_work()?;
+        let lease = match asked.what {
+            Some(pb::acquire_request::What::Keys(keys)) => {
+                self.slots(keys, session, asked.timeout_ms).await?
+            }
+            Some(pb::acquire_request::What::Image(image)) => self.image(&image, session)?,
+            None => return Err(Error::new("usage", "expected keys or an image to acquire")),
+        };
+        Ok(pb::AcquireResponse { tag: asked.tag, lease: Some(lease), ..pb::AcquireResponse::default() })
+    }
+
+    /// The model of a key set, and that it is on the device that is asked for.
+    fn placed(&self, keys: &pb::KeySet) -> Result<Arc<Registered>> {
+        let model = self.state.models.get(&keys.model)?;
+        let most = self.state.config().quota.keys as usize;
+        if keys.groups.len() > most {
+            let message = format!("{} groups in one request, at most {most}", keys.groups.len());
+            return Err(Error::new("quota_exceeded", message));
+        }
+        let placed = model.placed.as_ref().ok_or_else(|| not_in_an_arena(&model))?;
+        if !keys.device.is_empty() && keys.device != placed.arena.device {
+            let message =
+                format!("{:?} is on device {}, not on {}", model.name, placed.arena.device, keys.device);
+            return Err(Error::new("no_device", message));
+        }
+        Ok(model)
+    }
+
+    async fn slots(&self, keys: pb::KeySet, session: &Arc<Session>, timeout_ms: u64) -> Result<pb::Lease> {
+        let model = self.placed(&keys)?;
+        let arena = &model.placed.as_ref().ok_or_else(|| not_in_an_arena(&model))?.arena;
+        // Whose words have come gives room.
+        session.sweep();
+        match arena.begin(&model, &keys.groups)? {
+            Begun::Ready(lease) => {
+                arena.hand_over(lease, session, &self.state.segments, &model, &keys.groups)
+            }
+            begun => {
+                let many = |_| Error::new("quota_exceeded", "too many acquires wait for disk or room");
+                let place = Arc::clone(&self.state.waiting).try_acquire_owned().map_err(many)?;
+                let (state, session, model) =
+                    (Arc::clone(&self.state), Arc::clone(session), Arc::clone(&model));
+                blocking(move || {
+                    let arena = &model.placed.as_ref().ok_or_else(|| not_in_an_arena(&model))?.arena;
+                    let lease = begun.wait(timeout(timeout_ms))?;
+                    drop(place);
+                    arena.hand_over(lease, &session, &state.segments, &model, &keys.groups)
+                })
+                .await
+            }
+        }
+    }
+
+    fn image(&self, asked: &pb::ImageRef, session: &Session) -> Result<pb::Lease> {
+        let hold = self.state.images.hold(&asked.image, session.number)?;
+        let image = Arc::clone(hold.image());
+        let grant = session.grant(image.bytes, || Held::Image(hold))?;
+        Ok(pb::Lease {
+            id: grant.id,
+            word: grant.word,
+            value: grant.value,
+            slots: Vec::new(),
+            tensors: if asked.without_tensors { Vec::new() } else { image.tensors.clone() },
+            segments: image.told_segments(),
+        })
+    }
+
+    /// Answers in the order in which they are ready. What can be answered at once is, without a task of its own.
+    pub(super) fn acquiring(
+        &self,
+        peer: Peer,
+        mut asked: Streaming<pb::AcquireRequest>,
+    ) -> Answers<pb::AcquireResponse> {
+        let (answers, receiver) = tokio::sync::mpsc::channel(ANSWERS);
+        let rpc = self.clone();
+        tokio::spawn(async move {
+            // A session is looked up once, not with every message.
+            let mut known: Option<(String, Arc<Session>)> = None;
+            while let Some(Ok(request)) = asked.next().await {
+                let session = match &known {
+                    Some((text, session)) if *text == request.session => Ok(Arc::clone(session)),
+                    _ => rpc.state.sessions.get(&request.session, peer.uid),
+                };
+                let tag = request.tag;
+                let session = match session {
+                    Ok(session) => session,
+                    Err(error) => {
+                        if answers.send(Ok(failed(tag, &error))).await.is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                };
+                known = Some((request.session.clone(), Arc::clone(&session)));
+                let (rpc, answers) = (rpc.clone(), answers.clone());
+                let mut work = Box::pin(async move {
+                    let answer =
+                        rpc.acquired(request, &session).await.unwrap_or_else(|error| failed(tag, &error));
+                    answers.send(Ok(answer)).await.is_ok()
+                });
+                // Ready at its first look, nearly always; else it goes on beside those that come after it.
+                let first =
+                    std::future::poll_fn(|context| std::task::Poll::Ready(work.as_mut().poll(context))).await;
+                match first {
+                    std::task::Poll::Ready(true) => {}
+                    std::task::Poll::Ready(false) => return,
+                    std::task::Poll::Pending => drop(tokio::spawn(work)),
+                }
+            }
+        });
+        Box::pin(ReceiverStream::new(receiver))
+    }
+
+    pub(super) fn released(&self, asked: &pb::ReleaseRequest, session: &Session) -> pb::ReleaseResponse {
+        let released = session.release(&asked.leases);
+        if released > 0 {
+            self.state.poll_caches();
+        }
+        pb::ReleaseResponse { released }
+    }
+
+    fn keys(&self, asked: Option<&pb::KeySet>) -> Result<(Arc<Registered>, Vec<Key>)> {
+        let asked = asked.ok_or_else(|| Error::new("usage", "expected keys"))?;
+        let model = self.placed(asked)?;
+        let Placed { keys, .. } = model.placed.as_ref().ok_or_else(|| not_in_an_arena(&model))?;
+        let key = |&group: &u32| {
+            let missing = || {
+                Error::new(
+                    "no_such_group",
+                    format!("group {group} of {:?}, which has {}", model.name, keys.len()),
+                )
+            };
+            keys.get(group as usize).copied().ok_or_else(missing)
+        };
+        let found = asked.groups.iter().map(key).collect::<Result<Vec<_>>>()?;
+        Ok((model, found))
+    }
+
+    pub(super) fn prefetched(&self, asked: &pb::PrefetchRequest) -> Result<pb::PrefetchResponse> {
+        self.state.check_takes_work()?;
+        let (model, keys) = self.keys(asked.keys.as_ref())?;
+        let Some(placed) = &model.placed else { return Err(not_in_an_arena(&model)) };
+        let deadline = Instant::now() + timeout(asked.deadline_ms).unwrap_or(SOME_TIME);
+        let hinted = placed.arena.cache.hint(&keys, deadline)?;
+        let (is_off, useful) = placed.arena.cache.speculation();
+        let because = if hinted.refused > 0 && is_off {
+            let share =
+                useful.map_or_else(String::new, |useful| format!(": {:.0} % were of use", 100.0 * useful));
+            format!("reading ahead is turned off, because it did not pay{share}")
+        } else {
+            String::new()
+        };
+        Ok(pb::PrefetchResponse {
+            queued: hinted.begun + hinted.waiting,
+            resident: hinted.there,
+            refused: hinted.refused,
+            refused_because: because,
+        })
+    }
+
+    pub(super) fn pinned(&self, asked: pb::PinRequest) -> Result<()> {
+        match asked.what {
+            Some(pb::pin_request::What::Image(name)) => {
+                self.state.images.get(&name)?.set_pinned(!asked.unpin);
+            }
+            Some(pb::pin_request::What::Keys(keys)) => {
+                let (model, keys) = self.keys(Some(&keys))?;
+                let Some(placed) = &model.placed else { return Err(not_in_an_arena(&model)) };
+                let cache = &placed.arena.cache;
+                if asked.unpin { cache.unpin(&keys)? } else { cache.pin(&keys)? }
+            }
+            None => return Err(Error::new("usage", "expected keys or an image to pin")),
+        }
+        Ok(())
+    }
+
+    pub(super) async fn evicted(&self, asked: pb::EvictRequest) -> Result<pb::EvictResponse> {
+        let state = Arc::clone(&self.state);
+        match asked.what {
+            Some(pb::evict_request::What::Image(name)) => {
+                blocking(move || {
+                    state.sweep();
+                    let freed_bytes = state.images.evict(&name, &state.segments)?;
+                    state.events.tell("evicted", "", "", || name.clone());
+                    Ok(pb::EvictResponse { evicted: 1, held: 0, freed_bytes })
+                })
+                .await
+            }
+            Some(pb::evict_request::What::Keys(keys)) => {
+                let (model, keys) = self.keys(Some(&keys))?;
+                let Some(placed) = &model.placed else { return Err(not_in_an_arena(&model)) };
+                state.sweep();
+                let evicted = placed.arena.cache.evict(&keys)?;
+                Ok(pb::EvictResponse {
+                    evicted: evicted.left,
+                    held: evicted.held,
+                    freed_bytes: evicted.bytes,
+                })
+            }
+            None => Err(Error::new("usage", "expected keys or an image to evict")),
+        }
+    }
+}
+
+fn failed(tag: u64, error: &Error) -> pb::AcquireResponse {
+    pb::AcquireResponse {
+        tag,
+        lease: None,
+        error_kind: error.kind().to_owned(),
+        error_message: error.message().to_owned(),
+    }
+}

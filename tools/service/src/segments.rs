@@ -1,0 +1,85 @@
+//! Segments that can be lent, by numbers that are never used twice.
+
+use crate::error::{Error, Result};
+use spoc_driver::Segment;
+use spoc_proto::v1 as pb;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A segment with its number.
+#[derive(Clone, Debug)]
+pub struct Numbered {
+    pub id: u64,
+    pub segment: Segment,
+}
+
+impl Numbered {
+    /// As a client is told of it; `index` is what slots and placements call it.
+    pub fn told(&self, index: u32) -> pb::Segment {
+        let device = self.segment.device();
+        let (info, granule) = (device.info(), device.limits().export_granule_bytes.max(1));
+        let bytes = self.segment.len_bytes();
+        pb::Segment {
+            id: self.id,
+            bytes,
+            allocation_bytes: bytes.next_multiple_of(granule),
+            backend: info.backend.as_str().to_owned(),
+            device: info.uuid.to_string(),
+            index,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    numbered: Numbered,
+    /// The one user that it is lent to: no driver keeps a borrower from writing.
+    lent_to: Option<u32>,
+}
+
+/// Every segment that somebody may ask for.
+#[derive(Debug, Default)]
+pub struct SegmentBook {
+    next: AtomicU64,
+    entries: Mutex<HashMap<u64, Entry>>,
+}
+
+impl SegmentBook {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers a segment.
+    pub fn add(&self, segment: Segment) -> Numbered {
+        let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let numbered = Numbered { id, segment };
+        self.lock().insert(id, Entry { numbered: numbered.clone(), lent_to: None });
+        numbered
+    }
+
+    /// Forgets a segment; whoever holds it keeps its memory.
+    pub fn remove(&self, id: u64) {
+        self.lock().remove(&id);
+    }
+
+    /// The segment, for a process of this user.
+    ///
+    /// # Errors
+    /// `not_permitted` if another user has it: borrowers could write what the other reads.
+    pub fn lend(&self, id: u64, uid: u32) -> Result<Segment> {
+        let mut entries = self.lock();
+        let entry = entries
+            .get_mut(&id)
+            .ok_or_else(|| Error::new("not_found", format!("there is no segment {id}")))?;
+        let owner = *entry.lent_to.get_or_insert(uid);
+        if owner != uid {
+            let message = format!(
+                "segment {id} is lent to user {owner}: this backend cannot keep a borrower from writing, so that memory is \
+                 lent to one user only"
+            );
+            return Err(Error::new("not_permitted", message));
+        }
+        Ok(entry.numbered.segment.clone())
+    }
+}
