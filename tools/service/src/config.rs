@@ -242,7 +242,7 @@ impl Config {
     /// `config`, with line and what was expected.
     pub fn parse(text: &str) -> Result<Config> {
         let config: Config = toml::from_str(text).map_err(|error| {
-            let line = error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+            let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             let place = line.map_or_else(String::new, |line| format!("line {line}: "));
             Error::new("config", format!("{place}{}", error.message()))
         })?;
