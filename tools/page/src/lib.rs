@@ -1,5 +1,6 @@
 //! What processes share, behind a safe API: the statistics page, the words by which clients of the service end their
-//! leases, the socket on which it lends descriptors, and descriptors that a service manager passed on.
+//! leases, the socket on which it lends descriptors, the process that keeps them while it restarts, and descriptors that a
+//! service manager passed on.
 //!
 //! # The statistics page
 //!
@@ -28,10 +29,12 @@
 mod dir;
 mod entry;
 mod inherit;
+pub mod keep;
 pub mod lend;
 mod name;
 mod page;
 mod view;
+mod wire;
 mod words;
 
 pub use dir::{create_dir, search_dirs};

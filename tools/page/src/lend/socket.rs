@@ -1,20 +1,18 @@
 //! The socket itself.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::packet::{PACKET_MAX, Packet};
+use crate::wire;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -87,17 +85,7 @@ impl LendSocket {
     /// # Errors
     /// The other side is gone, or takes nothing.
     pub fn send(&self, packet: &Packet, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let bytes = packet.encode();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = descriptor.map(|descriptor| [descriptor]);
-        if let Some(descriptors) = &descriptors
-            && !control.push(SendAncillaryMessage::ScmRights(descriptors))
-        {
-            return Err(io::Error::other("no room for the descriptor"));
-        }
-        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        wire::send(&self.0, &packet.encode(), descriptor)
     }
 
     /// The next packet and its descriptor; `None` when the other side has closed.
@@ -106,27 +94,11 @@ impl LendSocket {
     /// `WouldBlock` after the timeout, or at once if `dont_wait`; `InvalidData` for what is no packet.
     pub fn receive(&self, dont_wait: bool) -> io::Result<Option<(Packet, Option<OwnedFd>)>> {
         let mut bytes = [0; PACKET_MAX];
-        // Room for more than one, so that a packet with several is seen and their descriptors closed.
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut flags = RecvFlags::CMSG_CLOEXEC;
-        flags.set(RecvFlags::DONTWAIT, dont_wait);
-        let got = recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
-        let mut descriptors: Vec<OwnedFd> = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                descriptors.extend(received);
-            }
-        }
-        if got.bytes == 0 {
+        let (len, descriptor) = wire::receive(&self.0, &mut bytes, dont_wait)?;
+        if len == 0 {
             return Ok(None);
         }
-        let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || descriptors.len() > 1 {
-            return Err(invalid("lending socket: a packet longer than any, or with several descriptors"));
-        }
-        let packet = Packet::decode(&bytes[..got.bytes])?;
-        Ok(Some((packet, descriptors.pop())))
+        Ok(Some((Packet::decode(&bytes[..len])?, descriptor)))
     }
 }
 
