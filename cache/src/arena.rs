@@ -109,6 +109,82 @@ struct Row {
     segment: Option<Segment>,
 }
 
+impl Row {
+    /// Numbers that no segment has.
+    fn is_free(&self) -> bool {
+        self.segment.is_none() && self.slots > 0
+    }
+}
+
+/// Which numbers of slots are to be had.
+struct Numbers<'r> {
+    rows: &'r [Row],
+}
+
+impl<'r> Numbers<'r> {
+    fn of(rows: &'r [Row]) -> Numbers<'r> {
+        Numbers { rows }
+    }
+
+    /// The first number that no row has.
+    fn next(&self) -> u32 {
+        self.rows.iter().map(|row| row.first_slot + row.slots).max().unwrap_or(0)
+    }
+
+    /// How many of `wanted` slots one segment can have: all of them if any free row is as wide, else as many as the
+    /// widest, else new numbers.
+    fn most(&self, wanted: u32, slots_max: u32) -> Result<u32> {
+        let widest = self.rows.iter().filter(|row| row.is_free()).map(|row| row.slots).max();
+        let end = self.next().saturating_add(wanted);
+        match widest {
+            Some(widest) => Ok(wanted.min(widest)),
+            None if end <= slots_max => Ok(wanted),
+            None => Err(ErrorKind::TooManySlots { need: end, have: slots_max }.into()),
+        }
+    }
+}
+
+/// A row of exactly `slots` numbers without a segment: the narrowest free row that has as many, cut to them, else a new
+/// one. Answers its index; that of no row with a segment changes.
+fn take_numbers(rows: &mut Vec<Row>, slots: u32) -> usize {
+    let fits = rows.iter().enumerate().filter(|(_, row)| row.is_free() && row.slots >= slots);
+    let found = fits.min_by_key(|(_, row)| (row.slots, row.first_slot)).map(|(index, _)| index);
+    let (first_slot, left) = match found {
+        Some(index) => (rows[index].first_slot, rows[index].slots - slots),
+        None => (Numbers::of(rows).next(), 0),
+    };
+    let row = |first_slot, slots| Row { class: 0, first_slot, slots, stride_bytes: 0, segment: None };
+    let index = put(rows, found, row(first_slot, slots));
+    if left > 0 {
+        put(rows, None, row(first_slot + slots, left));
+    }
+    index
+}
+
+/// Stores a row at an index, or where none is in use. Answers where.
+fn put(rows: &mut Vec<Row>, index: Option<usize>, row: Row) -> usize {
+    let index = index.or_else(|| rows.iter().position(|row| row.slots == 0)).unwrap_or(rows.len());
+    match rows.get_mut(index) {
+        Some(place) => *place = row,
+        None => rows.push(row),
+    }
+    index
+}
+
+/// Free rows beside this one become part of it.
+fn join_neighbours(rows: &mut [Row], index: usize) {
+    for other in 0..rows.len() {
+        let (first, end) = (rows[index].first_slot, rows[index].first_slot + rows[index].slots);
+        let row = &rows[other];
+        let beside = row.first_slot + row.slots == first || row.first_slot == end;
+        if other != index && row.is_free() && beside {
+            let (start, slots) = (row.first_slot.min(first), row.slots);
+            rows[other].slots = 0;
+            (rows[index].first_slot, rows[index].slots) = (start, rows[index].slots + slots);
+        }
+    }
+}
+
 /// Where a slot is, readable without the arena's lock.
 #[derive(Debug, Default)]
 struct SlotCell {
@@ -152,28 +228,22 @@ impl Arena {
         u32::try_from(self.cells.len()).unwrap_or(u32::MAX)
     }
 
-    /// Allocates one segment of up to `slots` slots of a class and says which slots these are: those of a segment that
-    /// was given back first, else new ones.
+    /// Allocates one segment of up to `slots` slots of a class and says which slots these are: numbers that were given
+    /// back first, by whatever class, else new ones. One caller at a time.
     ///
     /// # Errors
     /// [`ErrorKind::TooManySlots`] if no numbers are left; the device's, if it cannot give the memory.
     pub fn grow(&self, class: u32, stride_bytes: u64, slots: u32) -> Result<std::ops::Range<u32>> {
-        let mut rows = self.write();
-        let given_back =
-            rows.iter().position(|row| row.class == class && row.segment.is_none() && row.slots <= slots);
-        let next = rows.last().map_or(0, |row| row.first_slot + row.slots);
-        let (first_slot, slots) = match given_back {
-            Some(index) => (rows[index].first_slot, rows[index].slots),
-            None => (next, slots),
-        };
-        let end = first_slot.saturating_add(slots);
-        if end > self.slots_max() {
-            return Err(ErrorKind::TooManySlots { need: end, have: self.slots_max() }.into());
-        }
+        let most = Numbers::of(&self.read()).most(slots, self.slots_max())?;
+        // Allocating may wait for the device: the rows can be read meanwhile.
         let segment =
-            self.device.allocate_with(u64::from(slots).saturating_mul(stride_bytes), self.options)?;
-        let index = given_back.unwrap_or(rows.len());
-        for (slot, place) in (first_slot..end).zip(0u64..) {
+            self.device.allocate_with(u64::from(most).saturating_mul(stride_bytes), self.options)?;
+        let mut rows = self.write();
+        // What was given back meanwhile can only have made more room.
+        let index = take_numbers(&mut rows, most);
+        let row = &mut rows[index];
+        let range = row.first_slot..row.first_slot + most;
+        for (slot, place) in range.clone().zip(0u64..) {
             let (cell, offset_bytes) = (&self.cells[slot as usize], place * stride_bytes);
             cell.segment.store(index as u64, Ordering::Relaxed);
             cell.offset_bytes.store(offset_bytes, Ordering::Relaxed);
@@ -181,24 +251,27 @@ impl Arena {
             // Whoever learns of the slot does so behind the book-keeping's lock or a word that it stored.
             cell.address.store(address, Ordering::Relaxed);
         }
-        match rows.get_mut(index) {
-            Some(row) => row.segment = Some(segment),
-            None => rows.push(Row { class, first_slot, slots, stride_bytes, segment: Some(segment) }),
-        }
-        Ok(first_slot..end)
+        (row.class, row.stride_bytes, row.segment) = (class, stride_bytes, Some(segment));
+        Ok(range)
     }
 
-    /// The last segment of a class: its slots.
+    /// The segments of a class, as their slots; the one with the highest numbers last.
     #[must_use]
-    pub fn last_of(&self, class: u32) -> Option<std::ops::Range<u32>> {
+    pub fn segments_of(&self, class: u32) -> Vec<std::ops::Range<u32>> {
         let rows = self.read();
-        let row = rows.iter().rev().find(|row| row.class == class && row.segment.is_some())?;
-        Some(row.first_slot..row.first_slot + row.slots)
+        let own = rows.iter().filter(|row| row.class == class && row.segment.is_some());
+        let mut slots: Vec<_> = own.map(|row| row.first_slot..row.first_slot + row.slots).collect();
+        slots.sort_unstable_by_key(|slots| slots.start);
+        slots
     }
 
     /// Takes a segment out. Nothing may use its slots any more; dropping it frees the memory, which may block.
     pub(crate) fn give_back(&self, first_slot: u32) -> Option<Segment> {
-        self.write().iter_mut().find(|row| row.first_slot == first_slot)?.segment.take()
+        let mut rows = self.write();
+        let index = rows.iter().position(|row| row.first_slot == first_slot && row.segment.is_some())?;
+        let segment = rows[index].segment.take();
+        join_neighbours(&mut rows, index);
+        segment
     }
 
     /// Bytes of the segments that are there.

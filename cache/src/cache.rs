@@ -7,7 +7,7 @@ use crate::lease::{Acquire, Lease, Pending, Slot};
 use crate::policy::{PolicyKind, Scope};
 use crate::pump::{Begin, Feed, Pump, Sink};
 use crate::readers::{Reader, Registry, SLOTS_MAX};
-use crate::stats::{Cause, Counters, Reader as PageReader, Snapshot};
+use crate::stats::{Cause, Counters, PageOwner, Reader as PageReader, Snapshot};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Key, ModelId, Result};
@@ -245,6 +245,8 @@ pub struct SlotCache {
     plan_options: PlanOptions,
     geometries: Vec<Geometry>,
     headroom_bytes: u64,
+    /// Held while slots are added.
+    growing: Mutex<()>,
     /// Keeps the tick alive, and its pump.
     _sink: Arc<dyn Sink>,
 }
@@ -276,6 +278,18 @@ fn device_table(device: &Device, groups: u32) -> Result<Option<(Segment, u32, bo
     Ok(Some((segment, groups, by_value)))
 }
 
+/// The page with the right to write a cache's slots there; another one, on the heap, if some cache has that right already:
+/// two that write the same words are both misread.
+fn own_page(counters: Counters, slots_max: u32) -> (Counters, PageOwner) {
+    if let Some(page) = counters.try_own() {
+        return (counters, page);
+    }
+    tracing::warn!("another cache counts on this page: this one counts on the heap, where nobody sees it");
+    let own = Counters::on_heap(slots_max as usize);
+    let page = own.try_own().unwrap_or_else(|| unreachable!("a page that nobody else knows"));
+    (own, page)
+}
+
 fn per_segment(geometry: &Geometry, segment_bytes: u64) -> u32 {
     u32::try_from(segment_bytes / geometry.stride_bytes).unwrap_or(u32::MAX)
 }
@@ -300,7 +314,9 @@ impl SlotCache {
     }
 
     /// [`with_classes`](SlotCache::with_classes) with counters of its own instead of the pump's, where several caches
-    /// share a pump. What the pump itself does (chunks, copies and what it waits for) it counts on its own.
+    /// share a pump. What the pump itself does (chunks, copies and what it waits for) it counts on its own. A page has the
+    /// slots of one cache: while another one writes them, this cache counts on the heap, and says so in the log;
+    /// [`counters`](SlotCache::counters) are those that it has.
     ///
     /// # Errors
     /// As `new`.
@@ -345,6 +361,7 @@ impl SlotCache {
         let slots = geometries.iter().fold(0u32, |sum, geometry| sum.saturating_add(geometry.slots));
         let slots_max = slots.max(options.slots_max).min(SLOTS_MAX);
         let table = device_table(device, options.table_groups)?;
+        let (counters, page) = own_page(counters, slots_max);
         let arena = Arc::new(Arena::new(device, slots_max, options.exportable));
         let waiting = Arc::new(AtomicBool::new(false));
         let pools = geometries.iter().map(|geometry| {
@@ -364,6 +381,7 @@ impl SlotCache {
                 feed,
                 sink,
                 counters: counters.clone(),
+                page,
                 pools: pools.collect(),
                 readers: Registry::new(slots_max as usize, Arc::clone(&waiting)),
                 table,
@@ -379,10 +397,11 @@ impl SlotCache {
             plan_options,
             geometries,
             headroom_bytes,
+            growing: Mutex::default(),
             _sink: sink,
         };
         for (class, geometry) in (0u32..).zip(&cache.geometries) {
-            cache.grow(class, geometry.slots)?;
+            cache.grow(class, geometry.slots, &cache.growing())?;
         }
         Ok(cache)
     }
@@ -530,6 +549,11 @@ impl SlotCache {
 
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Slots are added by one caller at a time.
+    pub(crate) fn growing(&self) -> MutexGuard<'_, ()> {
+        self.growing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn headroom_bytes(&self) -> u64 {

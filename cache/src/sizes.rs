@@ -1,8 +1,8 @@
 //! How many slots a cache has: growing, giving back, leaving room to others.
 
 use crate::cache::room_for;
+use crate::sync::MutexGuard;
 use crate::{Error, ErrorKind, Result, SlotCache};
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// How often slots that are to be given back are looked at, at least.
@@ -32,13 +32,8 @@ impl SlotCache {
     /// [`ErrorKind::TooManySlots`] above what the cache was set up for, [`ErrorKind::DeviceTooSmall`], or
     /// [`ErrorKind::TooWide`] if more is pinned than would stay; the device's.
     pub fn resize(&self, class: u32, slots: u32, deadline: Option<Instant>) -> Result<u32> {
-        let have = self.slots(class)?;
-        if slots > have {
-            self.grow(class, slots - have)?;
-        } else {
-            self.shrink(class, deadline, |cache, segment| {
-                Ok(cache.slots(class)? >= slots.saturating_add(segment))
-            })?;
+        if !self.grow_to(class, slots)? {
+            while self.shrink(class, slots, deadline)?.is_some() {}
         }
         self.slots(class)
     }
@@ -49,18 +44,18 @@ impl SlotCache {
     /// # Errors
     /// As [`resize`](SlotCache::resize).
     pub fn give_back(&self, bytes: u64, deadline: Option<Instant>) -> Result<u64> {
-        let before = self.arena().bytes();
         let mut classes: Vec<(u64, u32)> =
             self.geometries().iter().map(|geometry| geometry.stride_bytes).zip(0u32..).collect();
         classes.sort_unstable_by(|a, b| b.cmp(a));
+        // What this call gave: others may give and take at the same time.
+        let mut given = 0;
         for (_, class) in classes {
-            self.shrink(
-                class,
-                deadline,
-                |cache, _| Ok(before.saturating_sub(cache.arena().bytes()) < bytes),
-            )?;
+            while given < bytes {
+                let Some(freed) = self.shrink(class, 0, deadline)? else { break };
+                given += freed;
+            }
         }
-        Ok(before.saturating_sub(self.arena().bytes()))
+        Ok(given)
     }
 
     /// Gives memory back until as much is free on the device as the cache was asked to leave to others. Says how many
@@ -76,60 +71,56 @@ impl SlotCache {
         }
     }
 
-    /// Allocates slots, a segment at a time.
-    pub(crate) fn grow(&self, class: u32, slots: u32) -> Result<()> {
+    /// Allocates as many slots as are missing. False if there are more than that already.
+    fn grow_to(&self, class: u32, slots: u32) -> Result<bool> {
+        let growing = self.growing();
+        let have = self.slots(class)?;
+        if slots > have {
+            self.grow(class, slots - have, &growing)?;
+        }
+        Ok(slots >= have)
+    }
+
+    /// Allocates slots, a segment at a time, and one caller at a time: slots get their numbers in the order in which the
+    /// table learns of them.
+    pub(crate) fn grow(&self, class: u32, slots: u32, _growing: &MutexGuard<'_, ()>) -> Result<()> {
         let found = self.shared().with(|core| core.layout_of_class(class));
         let (stride_bytes, per_segment) =
             found.ok_or_else(|| Error::new(ErrorKind::NoSuchClass { class }))?;
         room_for(self.device(), u64::from(slots).saturating_mul(stride_bytes), self.headroom_bytes())?;
         let mut left = slots;
         while left > 0 {
+            let most = left.min(per_segment);
+            // Before the segment: one whose slots cannot be listed would have memory that nobody uses.
+            let ready = (0..most).map(|_| self.device().create_event()).collect::<Result<Vec<_>, _>>()?;
             // Allocating may wait for the device: no lock of the book-keeping is held.
-            let range = self.arena().grow(class, stride_bytes, left.min(per_segment))?;
-            let ready = range.clone().map(|_| self.device().create_event()).collect::<Result<Vec<_>, _>>()?;
+            let range = self.arena().grow(class, stride_bytes, most)?;
             left -= u32::try_from(range.len()).unwrap_or(left);
             self.shared().with(|core| core.add_slots(class, range, ready))?;
         }
         Ok(())
     }
 
-    /// Gives back segments of a class, the last first, while `more` says so (asked with the slots of the next).
-    fn shrink(
-        &self,
-        class: u32,
-        deadline: Option<Instant>,
-        more: impl Fn(&SlotCache, u32) -> Result<bool>,
-    ) -> Result<()> {
-        while let Some(slots) = self.arena().last_of(class) {
-            let width = u32::try_from(slots.len()).unwrap_or(u32::MAX);
-            if !more(self, width)? || !self.give_segment_back(slots, deadline)? {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// False if it did not leave in time.
-    fn give_segment_back(&self, slots: Range<u32>, deadline: Option<Instant>) -> Result<bool> {
+    /// Gives one segment of a class back as long as `keep` slots stay, and says how many bytes that were. `None` if there
+    /// is none to give, or it was not empty in time.
+    fn shrink(&self, class: u32, keep: u32, deadline: Option<Instant>) -> Result<Option<u64>> {
         if self.device_table().is_some() {
             // Kernels follow its words without asking whether the memory is still there.
-            let error = Error::new(ErrorKind::InUse { slots: slots.len() });
+            let error = Error::new(ErrorKind::InUse { slots: self.slots(class)? as usize });
             return Err(error.while_doing("giving slots back that a device table refers to"));
         }
-        self.shared().with(|core| core.begin_leaving(slots.clone()))?;
-        loop {
-            if self.shared().with(|core| core.have_left(slots.clone())) {
-                self.shared().with(|core| core.remove_slots(slots.clone()));
-                // Freed here, with no lock held: some APIs wait for the whole device.
-                drop(self.arena().give_back(slots.start));
-                return Ok(true);
-            }
+        let Some(slots) = self.shared().with(|core| core.begin_leaving(class, keep as usize))? else {
+            return Ok(None);
+        };
+        while !self.shared().with(|core| core.try_remove_slots(slots.clone())) {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 self.shared().with(|core| core.stop_leaving(slots));
-                return Ok(false);
+                return Ok(None);
             }
             self.shared().rest(left.map_or(GLANCE, |left| left.min(GLANCE)));
         }
+        // Freed here, with no lock held: some APIs wait for the whole device.
+        Ok(self.arena().give_back(slots.start).map(|segment| segment.len_bytes()))
     }
 }

@@ -40,6 +40,12 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
+    /// These items will not be there to be read.
+    pub fn forget(&mut self, items: &std::ops::Range<u32>) {
+        self.hints.retain(|hint| !items.contains(&hint.item));
+        self.owed.retain(|item| !items.contains(item));
+    }
+
     pub fn clear(&mut self) {
         self.hints.clear();
         self.owed.clear();

@@ -69,6 +69,11 @@ impl Drains {
         self.device.create_stream(StreamOptions { non_blocking: true, ..StreamOptions::default() })
     }
 
+    /// Waits for everything that was launched on the device.
+    pub fn wait_for_device(&self) -> Result<(), spoc_driver::Error> {
+        self.device.flush()
+    }
+
     pub fn events(&self, drain: u32) -> &[Event] {
         &self.entries[drain as usize].events
     }

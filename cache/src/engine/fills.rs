@@ -271,14 +271,20 @@ impl Core {
         self.serve_queue();
     }
 
-    /// A failed slot is free once neither a fill nor a lease can touch it. Launches that still read it are
-    /// in its drains, which the next fill waits for.
+    /// A failed slot is free once neither a fill nor a lease nor a reader can touch it. Launches that still read it are
+    /// in its drains or behind readers' events, which the next fill waits for.
     pub(super) fn reclaim(&mut self, slot: u32) {
         let entry = self.table.get(slot);
-        if self.table.state(slot) == State::Failed && entry.job.is_none() && entry.leases == 0 {
-            self.table.step(slot, Step::Reclaim);
-            self.freed(slot);
+        if self.table.state(slot) != State::Failed || entry.job.is_some() || entry.leases > 0 {
+            return;
         }
+        if self.readers.holds(slot) {
+            // Its stream failed while a reader had it: looked at again when readers end their steps.
+            self.aside.push(slot);
+            return;
+        }
+        self.table.step(slot, Step::Reclaim);
+        self.freed(slot);
     }
 
     /// The pump serves no more: every set that waits is told.

@@ -37,7 +37,7 @@ use crate::readers::{ReaderCell, Registry};
 use crate::slots::SlotTable;
 use crate::slots::state::State;
 use crate::stats::layout as at;
-use crate::stats::{Counters, LogKind};
+use crate::stats::{Counters, LogKind, PageOwner};
 use acquire::Ticket;
 use ahead::Ahead;
 use drains::Drains;
@@ -95,6 +95,8 @@ pub(crate) struct Core {
     closed: bool,
     /// Someone may have become ready since the lock was taken.
     wake: bool,
+    /// Slots and snapshots of the page are this cache's until its last lease is back.
+    _page: PageOwner,
     /// Dropped behind everything that waits for launches: the memory goes with it.
     arena: Arc<Arena>,
 }
@@ -106,6 +108,7 @@ pub(crate) struct Parts {
     pub feed: Arc<dyn Feed>,
     pub sink: Arc<dyn Sink>,
     pub counters: Counters,
+    pub page: PageOwner,
     pub pools: Vec<Pool>,
     pub readers: Registry,
     /// Device memory for the slot table, for how many items, and whether the device can write words by itself.
@@ -149,6 +152,7 @@ impl Core {
             last_error: None,
             closed: false,
             wake: false,
+            _page: parts.page,
         }
     }
 

@@ -24,10 +24,19 @@ const BACKOFF_DOUBLINGS: u32 = 10;
 pub(super) struct Models {
     models: Vec<Registration>,
     items: Vec<Item>,
+    /// Numbers of models that were unregistered, for others with as many groups at the same places.
+    unused: Vec<Unused>,
     /// Events so far.
     pub event: u64,
     /// Failures in a row of an item, and until when it is not read ahead.
     blamed: BTreeMap<u32, (u32, u64)>,
+}
+
+/// Items of a model that was unregistered.
+#[derive(Debug)]
+struct Unused {
+    first_item: u32,
+    positions: Vec<u32>,
 }
 
 /// Where the groups of one registration of a model are, for everyone to read without a lock.
@@ -231,8 +240,11 @@ impl Core {
             pools.push(u32::try_from(pool).unwrap_or(NONE));
         }
         let too_large = |_| Error::new(ErrorKind::CatalogueTooLarge);
-        let first_item = u32::try_from(self.models.items.len()).map_err(too_large)?;
-        let items = self.models.items.len() + catalogue.groups().len();
+        let positions: Vec<u32> = catalogue.groups().iter().map(|group| group.position).collect();
+        let unused = self.models.unused.iter().position(|unused| unused.positions == positions);
+        let end = u32::try_from(self.models.items.len()).map_err(too_large)?;
+        let first_item = unused.map_or(end, |index| self.models.unused[index].first_item);
+        let items = self.models.items.len().max(first_item as usize + positions.len());
         u32::try_from(items + 1).map_err(too_large)?;
         self.table_holds(items)?;
 
@@ -241,7 +253,7 @@ impl Core {
         let model = ModelId(u32::try_from(index).map_err(too_large)?);
         let generation = free.map_or(0, |index| self.models.models[index].generation);
         for (((group, number), plan), pool) in catalogue.groups().iter().zip(0u32..).zip(plans).zip(pools) {
-            self.models.items.push(Item {
+            let item = Item {
                 key: Key { model, generation, group: number },
                 position: group.position,
                 pool,
@@ -250,14 +262,27 @@ impl Core {
                 pins: 0,
                 retained_until: 0,
                 last_event: 0,
-            });
+            };
+            match self.models.items.get_mut((first_item + number) as usize) {
+                Some(place) => *place = item,
+                None => self.models.items.push(item),
+            }
         }
-        let positions: Vec<u32> = catalogue.groups().iter().map(|group| group.position).collect();
-        for pool in &mut self.pools {
-            pool.policy.add_model(&positions);
+        let own = first_item..first_item + u32::try_from(positions.len()).map_err(too_large)?;
+        match unused {
+            // The policies know these numbers, and that they have these places.
+            Some(index) => {
+                self.models.unused.swap_remove(index);
+                self.reuse.forget(own.clone());
+            }
+            None => {
+                for pool in &mut self.pools {
+                    pool.policy.add_model(&positions);
+                }
+                self.reuse.add_model(&positions);
+            }
         }
-        self.weigh(first_item);
-        self.reuse.add_model(&positions);
+        self.weigh(own);
         let layers = positions.iter().max().map_or(0, |&last| last + 1);
         let mut members = vec![0; layers as usize];
         positions.iter().for_each(|&position| members[position as usize] += 1);
@@ -315,7 +340,10 @@ impl Core {
         if held > 0 {
             return Err(Error::new(ErrorKind::InUse { slots: held }));
         }
-        for item in items {
+        // What readers found until now is about this model, not about one that gets its numbers.
+        self.take_visits();
+        self.ahead.forget(&items);
+        for item in items.clone() {
             let slot = self.slot_of[item as usize];
             if slot != NONE {
                 self.unlist(slot);
@@ -325,7 +353,10 @@ impl Core {
             if std::mem::take(&mut entry.pins) > 0 {
                 self.pools[entry.pool as usize].pinned -= 1;
             }
+            self.models.forgive(item);
         }
+        let positions = items.clone().map(|item| self.models.position(item)).collect();
+        self.models.unused.push(Unused { first_item: items.start, positions });
         let entry = &mut self.models.models[model.0 as usize];
         entry.catalogue = None;
         entry.generation = entry.generation.wrapping_add(1);
@@ -333,11 +364,11 @@ impl Core {
         Ok(())
     }
 
-    /// Tells the policies what it costs to load the items from `first` on again: their bytes, over the mean.
-    fn weigh(&mut self, first: u32) {
-        let items = &self.models.items[first as usize..];
+    /// Tells the policies what it costs to load a model's items again: their bytes, over the mean.
+    fn weigh(&mut self, own: std::ops::Range<u32>) {
+        let items = &self.models.items[own.start as usize..own.end as usize];
         let mean = items.iter().map(|item| item.bytes as f64).sum::<f64>() / items.len().max(1) as f64;
-        for (item, number) in items.iter().zip(first..) {
+        for (item, number) in items.iter().zip(own) {
             let weight = reload_weight(item.bytes, mean);
             for pool in &mut self.pools {
                 pool.policy.weigh(number, weight);

@@ -263,7 +263,13 @@ impl Core {
             let idle = matches!(self.table.state(slot), State::Resident | State::Draining)
                 && entry.listed == Listed::No
                 && entry.exists;
-            let stays = if !idle {
+            let failed = self.table.state(slot) == State::Failed;
+            let stays = if failed && self.readers.holds(slot) {
+                true
+            } else if failed {
+                self.reclaim(slot);
+                false
+            } else if !idle {
                 // Leased, or gone: its end lists it again.
                 false
             } else if entry.leaving {

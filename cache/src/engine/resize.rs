@@ -41,9 +41,18 @@ impl Core {
         self.pools.get(class as usize).map(|pool| (pool.stride_bytes, pool.per_segment))
     }
 
-    /// Slots of a class go: nothing is read into them any more, and what is in them leaves as leases end.
-    pub fn begin_leaving(&mut self, slots: Range<u32>) -> Result<()> {
-        let pool = self.pool_of(slots.start);
+    /// The last segment of a class whose slots stay begins to leave, if at least `keep` slots stay after it: nothing is
+    /// read into its slots any more, and what is in them leaves as leases end. Its slots; `None` if there is no such.
+    pub fn begin_leaving(&mut self, class: u32, keep: usize) -> Result<Option<Range<u32>>> {
+        // Chosen under the lock: a segment that another thread empties, or that has no slots yet, is not this one's.
+        let stays = |slots: &Range<u32>| {
+            self.table.find(slots.start).is_some_and(|entry| entry.exists && !entry.leaving)
+        };
+        let Some(slots) = self.arena.segments_of(class).into_iter().rfind(stays) else { return Ok(None) };
+        let pool = class as usize;
+        if self.pools[pool].slots < keep.saturating_add(slots.len()) {
+            return Ok(None);
+        }
         let (need, have) = (self.pools[pool].pinned, self.have(pool).saturating_sub(slots.len()));
         if need > have {
             return Err(Error::new(ErrorKind::TooWide { need, have }));
@@ -54,7 +63,7 @@ impl Core {
         self.pools[pool].policy.set_capacity(left);
         self.reuse.set_slots(self.pools.iter().map(|pool| pool.slots).sum());
         self.pools[pool].free.retain(|free| !slots.contains(free));
-        for slot in slots {
+        for slot in slots.clone() {
             self.unlist(slot);
             let entry = self.table.get_mut(slot);
             entry.leaving = true;
@@ -64,24 +73,21 @@ impl Core {
         }
         self.refuse_too_wide();
         self.serve_queue();
-        Ok(())
+        Ok(Some(slots))
     }
 
-    /// Whether nothing uses these slots, nor launches that read them before.
-    pub fn have_left(&mut self, slots: Range<u32>) -> bool {
+    /// Takes slots out whose memory nothing uses any more, nor launches that read it before. False if something does.
+    pub fn try_remove_slots(&mut self, slots: Range<u32>) -> bool {
         self.retire_all();
         self.serve_queue();
-        slots.into_iter().all(|slot| {
+        let left = slots.clone().all(|slot| {
             let entry = self.table.get(slot);
             self.table.state(slot) == State::Free && entry.drains.is_empty() && !self.readers.may_read(slot)
-        })
-    }
-
-    /// They have left: their memory may go.
-    pub fn remove_slots(&mut self, slots: Range<u32>) {
-        for slot in slots {
-            self.table.remove(slot);
+        });
+        if left {
+            slots.for_each(|slot| self.table.remove(slot));
         }
+        left
     }
 
     /// They did not leave in time: they stay.

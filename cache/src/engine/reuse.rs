@@ -116,6 +116,13 @@ impl Reuse {
         self.set.reserve(positions.len());
     }
 
+    /// Items whose model went: whoever has their numbers next was never asked for.
+    pub fn forget(&mut self, items: std::ops::Range<u32>) {
+        for item in items {
+            (self.asked_at[item as usize], self.why[item as usize]) = (0, Why::Cold);
+        }
+    }
+
     pub fn set_slots(&mut self, slots: usize) {
         self.slots = slots;
     }

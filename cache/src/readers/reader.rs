@@ -245,7 +245,14 @@ impl<S: Deref<Target = Stream>> Reader<S> {
         }
         let mut local = self.local.borrow_mut();
         let local = &mut *local;
-        if !local.look(keys) || !local.hold(&self.cell.line, keys) {
+        if !local.look(keys) {
+            return None;
+        }
+        if !local.hold(&self.cell.line, keys) {
+            // An eviction may have seen the holds that were taken back, and have set the slots aside.
+            if self.shared.somebody_waits() {
+                self.shared.serve();
+            }
             return None;
         }
         self.cell.visits.push(&local.items);

@@ -124,6 +124,10 @@ impl SlotTable {
         self.slots.len()
     }
 
+    pub fn find(&self, slot: u32) -> Option<&Slot> {
+        self.slots.get(slot as usize)
+    }
+
     pub fn get(&self, slot: u32) -> &Slot {
         &self.slots[slot as usize]
     }

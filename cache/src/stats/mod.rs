@@ -8,4 +8,5 @@ mod reader;
 mod writer;
 
 pub use reader::{Cause, CurvePoint, Header, LogEntry, LogKind, PageError, Reader, SlotRecord, Snapshot};
+pub(crate) use writer::PageOwner;
 pub use writer::{CounterStore, Counters, HeapStore, Identity};

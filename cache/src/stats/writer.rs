@@ -4,7 +4,7 @@ use super::layout as at;
 use super::layout::Counter;
 use super::reader::{Cause, CurvePoint, LogKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Where counters live: zeroed words, at least [`layout::page_words`](at::page_words)`(0)` of them, whose
@@ -69,6 +69,18 @@ pub struct Counters {
     store: Arc<dyn CounterStore>,
     created: Instant,
     slots_max: usize,
+    /// Whether a cache writes the slots and the snapshots.
+    has_cache: Arc<AtomicBool>,
+}
+
+/// The right to write the slots and the snapshots of a page: one cache has it.
+#[derive(Debug)]
+pub(crate) struct PageOwner(Arc<AtomicBool>);
+
+impl Drop for PageOwner {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl std::fmt::Debug for Counters {
@@ -95,7 +107,8 @@ impl Counters {
             return None;
         }
         let slots_max = at::slots_max(words.len());
-        let counters = Counters { store, created: Instant::now(), slots_max };
+        let has_cache = Arc::default();
+        let counters = Counters { store, created: Instant::now(), slots_max, has_cache };
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, ns);
         let [high, low] = halves(who.boot_id);
         for (field, value) in [
@@ -133,6 +146,11 @@ impl Counters {
         let who = Identity::of_this_process();
         // A heap store always has the words that `new` asks for.
         Counters::new(Arc::new(store), who).unwrap_or_else(|| unreachable!("heap store too small"))
+    }
+
+    /// Slots and snapshots for one cache; `None` while another has them.
+    pub(crate) fn try_own(&self) -> Option<PageOwner> {
+        (!self.has_cache.swap(true, Ordering::AcqRel)).then(|| PageOwner(Arc::clone(&self.has_cache)))
     }
 
     /// The page, for a [`Reader`](super::Reader) in the same process.

@@ -221,3 +221,26 @@ fn sets_through_the_lock_are_served_and_told_of_errors() {
         end(&harness);
     });
 }
+
+/// Two that shrink and one that grows: every segment leaves once, and what there is agrees with what is counted.
+#[test]
+fn threads_that_resize_at_once_count_every_segment_once() {
+    explore(|| {
+        let harness = harness(3);
+        let cache = &harness.cache;
+        thread::scope(|scope| {
+            for slots in [1, 2, 3] {
+                scope.spawn(move || {
+                    let got = cache.resize(0, slots, Some(Instant::now())).unwrap();
+                    assert!((1..=3).contains(&got));
+                });
+            }
+        });
+        let rows: u32 = harness.cache.segment_table().iter().map(|row| row.slots).sum();
+        let states: u64 = harness.cache.snapshot().states.iter().sum();
+        let slots = harness.cache.slots(0).unwrap();
+        assert_eq!((u64::from(rows), states), (u64::from(slots), u64::from(slots)));
+        assert_eq!(harness.cache.resize(0, 3, None).unwrap(), 3, "numbers are not lost");
+        end(&harness);
+    });
+}

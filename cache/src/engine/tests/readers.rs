@@ -1,6 +1,6 @@
 //! Readers and everything that an engine wants beside sets: one rule a test.
 
-use super::harness::{Harness, bytes_of, read_error};
+use super::harness::{Harness, SLOT_BYTES, bytes_of, read_error};
 use crate::cache::CacheOptions;
 use crate::lease::{Acquire, Lease};
 use crate::policy::PolicyKind;
@@ -607,4 +607,156 @@ fn a_reader_that_left_is_counted_to_the_end() {
     retire();
     assert_eq!(get(&harness, Counter::LeasesGiven) - before, 600);
     assert_eq!(cache.snapshot().leases, 0);
+}
+
+/// Engines, watchers of memory and operators may change the number of slots at once.
+#[test]
+fn threads_that_resize_at_once_agree() {
+    let harness = sized(4, 16, 2);
+    let wanted = [[2, 12, 0], [16, 4, 6], [8, 2, 10]];
+    std::thread::scope(|scope| {
+        for numbers in wanted {
+            let cache = &harness.cache;
+            scope.spawn(move || {
+                for slots in numbers.into_iter().cycle().take(300) {
+                    let given = cache.resize(0, slots, Some(in_ms(20)));
+                    assert!(given.as_ref().is_ok_and(|&given| given <= 16), "{given:?}");
+                    cache.give_back(SLOT_BYTES, Some(in_ms(5))).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(harness.cache.resize(0, 7, None).unwrap().next_multiple_of(2), 8, "whole segments");
+    let stream = stream(&harness);
+    let listed: u32 = harness.cache.segment_table().iter().map(|row| row.slots).sum();
+    let states: u64 = harness.cache.snapshot().states.iter().sum();
+    assert_eq!((u64::from(listed), states), (states, u64::from(harness.cache.slots(0).unwrap())));
+    let waiting = harness.cache.acquire(&keys(&harness, &[0, 1, 2, 3, 4, 5, 6]), &stream).unwrap();
+    harness.finish_jobs();
+    let Acquire::Pending(waiting) = waiting else { panic!("nothing was there") };
+    let lease = waiting.wait().unwrap();
+    for group in 0..7u32 {
+        let read = launch(&stream, lease.memory(group as usize));
+        harness.control.run_all();
+        assert_eq!(read.wait().unwrap(), bytes_of(group));
+    }
+}
+
+/// Numbers of slots that were given back are good for segments of any width, and of any class.
+#[test]
+fn as_many_slots_as_there_were_numbers_for() {
+    let harness = sized(16, 16, 8);
+    for slots in [8, 12, 15, 16, 5, 16, 0, 3, 9, 16, 1, 13, 16] {
+        let now = harness.cache.slots(0).unwrap();
+        let got = harness.cache.resize(0, slots, None).unwrap();
+        assert!(if slots >= now { got == slots } else { got >= slots }, "{slots} of {now}: {got}");
+        let rows = harness.cache.segment_table();
+        let mut numbers: Vec<u32> =
+            rows.iter().flat_map(|row| row.first_slot..row.first_slot + row.slots).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers.len(), got as usize, "{rows:?}");
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]) && numbers.iter().all(|&slot| slot < 16));
+    }
+    let stream = stream(&harness);
+    warm(&harness, &[0, 1, 2, 3, 4, 5, 6], &stream);
+    for group in 0..7 {
+        let lease = harness.cache.wait_acquire(&keys(&harness, &[group]), &stream).unwrap();
+        let read = launch(&stream, lease.memory(0));
+        harness.control.run_all();
+        assert_eq!(read.wait().unwrap(), bytes_of(u32::try_from(group).unwrap()));
+    }
+}
+
+/// An engine that switches models for weeks keeps no more books than one that does not.
+#[test]
+fn models_that_come_and_go_take_no_new_numbers() {
+    let harness = Harness::new(2, PolicyKind::default());
+    let stream = stream(&harness);
+    let first = harness.keys[0];
+    let items = |harness: &Harness| harness.cache.shared().with(|core| core.slot_of.len());
+    let before = items(&harness);
+    let mut model = first.model;
+    for _ in 0..20 {
+        harness.cache.unregister(model).unwrap();
+        assert!(harness.cache.acquire(&[first], &stream).is_err(), "its keys are stale");
+        model = harness.cache.register(super::harness::catalogue()).unwrap();
+        let keys = harness.cache.keys(model);
+        let cold = get(&harness, Counter::MissesCold);
+        harness.cache.hint(&keys[1..2], in_ms(60_000)).unwrap();
+        let waiting = harness.cache.acquire(&keys[..1], &stream).unwrap();
+        harness.finish_jobs();
+        drop(waiting);
+        harness.control.run_all();
+        assert_eq!(get(&harness, Counter::MissesCold), cold + 1, "nobody asked for it under this key");
+        assert_eq!(items(&harness), before);
+    }
+}
+
+/// A hint of a model that went is not read for whoever has its numbers next.
+#[test]
+fn hints_go_with_their_model() {
+    let harness = Harness::new(1, PolicyKind::Lru);
+    let stream = stream(&harness);
+    warm(&harness, &[0], &stream);
+    let lease = harness.cache.wait_acquire(&harness.keys[..1], &stream).unwrap();
+    let hinted = harness.cache.hint(&harness.keys[1..3], in_ms(60_000)).unwrap();
+    assert_eq!(hinted.waiting, 2);
+    lease.release(&[]).unwrap();
+    let begun = harness.jobs().len();
+    harness.finish_jobs();
+    harness.cache.unregister(harness.keys[0].model).unwrap();
+    harness.cache.poll();
+    assert_eq!(harness.jobs().len(), 0, "{begun} had begun");
+}
+
+/// The stream of the copies fails while a reader has what they brought: the slot is not filled under its launches.
+#[test]
+fn what_failed_under_a_reader_is_not_filled_under_its_launches() {
+    let harness = Harness::new(1, PolicyKind::Lru);
+    let stream = stream(&harness);
+    warm(&harness, &[0], &stream);
+    let reader = harness.cache.reader(&stream).unwrap();
+    introduce(&reader, harness.keys[0]);
+    let lease = found(&reader, &keys(&harness, &[0])).unwrap();
+    let slot = lease.slot_number(0).unwrap();
+    harness.cache.shared().with(|core| {
+        core.fail(slot, &read_error(), Cause::Copy);
+        core.reclaim(slot);
+    });
+    let other = harness.device.create_stream(StreamOptions::default()).unwrap();
+    let waiting = harness.cache.acquire(&keys(&harness, &[1]), &other).unwrap();
+    assert!(harness.jobs().is_empty(), "the reader has the only slot");
+    drop(lease);
+    reader.end_step(&[]).unwrap();
+    assert_eq!(harness.jobs().len(), 1, "recovered by the end of the step");
+    harness.finish_jobs();
+    drop(waiting);
+}
+
+/// Two caches on one page would each write over what the other says.
+#[test]
+fn a_page_has_the_slots_of_one_cache() {
+    let harness = Harness::new(2, PolicyKind::Lru);
+    let build = || {
+        let catalogue = super::harness::catalogue();
+        crate::SlotCache::build(
+            &harness.device,
+            std::sync::Arc::clone(&harness.feed) as std::sync::Arc<dyn crate::pump::Feed>,
+            harness.cache.counters().clone(),
+            spoc_io::PlanOptions { chunk_bytes: 4096, gap_bytes: 0 },
+            &[CacheOptions::for_catalogue(&catalogue, 3).class()],
+            CacheOptions::default(),
+        )
+        .unwrap()
+    };
+    let second = build();
+    assert_eq!(second.snapshot().states.iter().sum::<u64>(), 3);
+    assert_eq!(harness.cache.snapshot().states.iter().sum::<u64>(), 2);
+    drop(second);
+    let page = harness.cache.counters().clone();
+    assert_eq!(build().counters().slots_max(), 3, "the first one is still there");
+    let Harness { cache, device, feed, .. } = harness;
+    drop(cache);
+    assert!(page.try_own().is_some(), "and then it is not");
+    drop((device, feed));
 }

@@ -229,7 +229,7 @@ impl Run {
         if have < 3 {
             return;
         }
-        let last = self.harness.cache.arena().last_of(0).unwrap().start;
+        let last = self.harness.cache.arena().segments_of(0).last().unwrap().start;
         let (state, item) =
             self.harness.cache.shared().with(|core| (core.table.state(last), core.table.get(last).item));
         let lost: &[u32] = if matches!(state, State::Resident | State::Draining) { &[item] } else { &[] };
