@@ -115,13 +115,13 @@ fn check_name(name: &str) -> Result<()> {
 fn register(state: &State, asked: &pb::RegisterModelRequest) -> Result<Arc<Registered>> {
     let name = if asked.name.is_empty() { name_of(&asked.source) } else { asked.name.clone() };
     check_name(&name)?;
-    if state.models.contains(&name) {
-        return Err(Error::new("already_registered", format!("a model {name:?} is registered")));
-    }
     let roots = &state.config().roots;
     let path = Path::new(&asked.source);
     if path.exists() || asked.source.starts_with('/') || asked.source.contains("..") {
         check_path(roots, path)?;
+    }
+    if state.models.contains(&name) {
+        return Err(Error::new("already_registered", format!("a model {name:?} is registered")));
     }
     let model = open_model(path, &OpenOptions::default())?;
     // A name of the Hugging Face cache, an index or a link may have led elsewhere.
