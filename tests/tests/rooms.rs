@@ -21,7 +21,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("spoc-proto", &[]),
     ("spoc-python", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
     ("spoc-service", &["spoc-driver", "spoc-io", "spoc-cache", "spoc-page", "spoc-proto"]),
-    ("spoc-tools", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-bridge", "spoc-cache", "spoc-page"]),
+    (
+        "spoc-tools",
+        &[
+            "spoc-driver",
+            "spoc-backends",
+            "spoc-io",
+            "spoc-bridge",
+            "spoc-cache",
+            "spoc-page",
+            "spoc-proto",
+            "spoc-service",
+        ],
+    ),
 ];
 
 /// Rooms that may name anything, and that nothing may name.

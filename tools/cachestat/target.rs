@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn nothing_found_says_where_it_looked() {
         let failure = choose(&[], Some("vllm")).expect_err("none");
-        assert_eq!((failure.kind, failure.exit), ("no_target", 2));
+        assert_eq!((&*failure.kind, failure.exit), ("no_target", 2));
         assert!(
             failure.message.contains("\"vllm\"") && failure.message.contains("none in /"),
             "{}",

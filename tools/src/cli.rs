@@ -8,10 +8,12 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use spoc_cache::policy::PolicyKind;
 
+use crate::ctl::args::CtlArgs;
 use crate::demo::model::LAYERS;
 use crate::failure::Failure;
 use crate::out::{Out, write_line};
 use crate::replay::args::ReplayArgs;
+use crate::serve::args::{ConfigCommand, ServeArgs};
 use crate::units::{parse_size, parse_time};
 
 /// Weights from file to device memory at the speed of the wire.
@@ -75,6 +77,13 @@ pub enum Command {
     Devices,
     /// Check the kernel, the limits and the hardware; each finding with its one fix
     Doctor(DoctorArgs),
+    /// Own device memory, stream weights in, lend them to other processes
+    Serve(ServeArgs),
+    /// Check or print a configuration of `serve`
+    #[command(subcommand, arg_required_else_help = false)]
+    Config(ConfigCommand),
+    /// Tell a running service what to do
+    Ctl(CtlArgs),
     /// Measure the ceilings that a load cannot pass
     #[command(subcommand, arg_required_else_help = false)]
     Bench(BenchCommand),

@@ -1,5 +1,6 @@
 //! What went wrong, in the form users and programs see it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
@@ -14,7 +15,7 @@ pub const EXIT_DAMAGED: u8 = 4;
 #[derive(Debug, Serialize)]
 pub struct Failure {
     /// Machine-readable category, lower case with underscores.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// One line: file, place, expectation.
     pub message: String,
     /// The offending file, where there is one.
@@ -29,8 +30,8 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
     /// A failure without a file.
-    pub fn new(kind: &'static str, message: impl fmt::Display) -> Failure {
-        Failure { kind, message: one_line(&message.to_string()), file: None, exit: EXIT_FAILURE }
+    pub fn new(kind: impl Into<Cow<'static, str>>, message: impl fmt::Display) -> Failure {
+        Failure { kind: kind.into(), message: one_line(&message.to_string()), file: None, exit: EXIT_FAILURE }
     }
 
     /// A value on the command line or in the environment that cannot be used.
@@ -65,6 +66,12 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+impl From<spoc_service::Error> for Failure {
+    fn from(error: spoc_service::Error) -> Failure {
+        Failure::new(error.kind().to_owned(), error.message())
+    }
+}
 
 impl From<spoc_io::Error> for Failure {
     fn from(error: spoc_io::Error) -> Failure {

@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod cli;
+pub mod ctl;
 pub mod demo;
 pub mod devices;
 pub mod doctor;
@@ -17,6 +18,7 @@ pub mod process;
 pub mod progress;
 pub mod publish;
 pub mod replay;
+pub mod serve;
 pub mod staging;
 pub mod units;
 pub mod verify;

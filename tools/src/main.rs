@@ -8,7 +8,7 @@ use spoc_tools::cli::{BenchCommand, Cli, Command, parse};
 use spoc_tools::doctor::{System, examine, render};
 use spoc_tools::failure::Result;
 use spoc_tools::out::Out;
-use spoc_tools::{bench, demo, devices, inspect, load, manifest, process, replay, verify};
+use spoc_tools::{bench, ctl, demo, devices, inspect, load, manifest, process, replay, serve, verify};
 
 fn main() -> ExitCode {
     let cli: Cli = match parse() {
@@ -28,6 +28,9 @@ fn run(command: &Command, out: Out) -> Result<u8> {
         Command::Manifest(args) => manifest::run(args, out),
         Command::Verify(args) => verify::run(args, out),
         Command::Replay(args) => replay::run(args, out),
+        Command::Serve(args) => serve::run(args, out),
+        Command::Config(command) => serve::config(command, out),
+        Command::Ctl(args) => ctl::run(args, out),
         Command::Devices => devices::run(out),
         Command::Bench(BenchCommand::Read(args)) => bench::read::run(args, out),
         Command::Bench(BenchCommand::Link(args)) => bench::link::run(args, out),

@@ -40,7 +40,29 @@ pub fn counters(slots_max: usize, interrupt: &Interrupt) -> Result<Counters> {
     })
 }
 
+/// Counters of a part of a program that ends by its own means: on a published page with this label, which goes with the
+/// last clone of the counters; on the heap, with a warning, where none can be made.
+#[must_use]
+pub fn labelled(label: &str, slots_max: usize) -> Counters {
+    let slots_max = slots_max.min(SLOTS_MAX);
+    let counters = new_page(slots_max, |page| page.publish().map(drop)).unwrap_or_else(|error| {
+        tracing::warn!(%error, label, "no statistics page: cachestat will not see this part");
+        Counters::on_heap(slots_max)
+    });
+    counters.set_label(label);
+    counters
+}
+
 fn on_page(slots_max: usize, interrupt: &Interrupt) -> std::io::Result<Counters> {
+    new_page(slots_max, |page| {
+        interrupt.temporary(|| page.publish().map(Path::to_path_buf), PathBuf::clone).map(drop)
+    })
+}
+
+fn new_page(
+    slots_max: usize,
+    publish: impl FnOnce(&Page) -> std::io::Result<()>,
+) -> std::io::Result<Counters> {
     spoc_page::remove_stale();
     let page = Arc::new(Page::create(layout::page_words(slots_max))?);
     let ProcessIdentity { pid, start_ticks, boot_id } = ProcessIdentity::current()?;
@@ -48,7 +70,7 @@ fn on_page(slots_max: usize, interrupt: &Interrupt) -> std::io::Result<Counters>
     let counters = Counters::new(Arc::new(PageStore(Arc::clone(&page))), who)
         .ok_or_else(|| std::io::Error::other("the page is too small"))?;
     // Named only now, with its header complete.
-    interrupt.temporary(|| page.publish().map(Path::to_path_buf), PathBuf::clone)?;
+    publish(&page)?;
     Ok(counters)
 }
 

@@ -93,8 +93,6 @@ pub struct Config {
     pub roots: Vec<PathBuf>,
     /// Where metrics and health are served: `127.0.0.1:PORT` or a path; empty for nowhere.
     pub metrics: String,
-    /// Log filter, as `info` or `spoc_service=debug,warn`.
-    pub log: String,
     /// Who may connect.
     pub access: Access,
     /// What each client may have.
@@ -113,7 +111,6 @@ impl Default for Config {
             staging: Size(64 << 20),
             roots: Vec::new(),
             metrics: String::new(),
-            log: "info".to_owned(),
             access: Access::default(),
             quota: Quota::default(),
             arenas: Vec::new(),
@@ -206,8 +203,6 @@ pub struct Overrides {
     pub roots: Vec<PathBuf>,
     /// See [`Config::metrics`].
     pub metrics: Option<String>,
-    /// See [`Config::log`].
-    pub log: Option<String>,
 }
 
 /// Where the service listens unless it is told otherwise: in the user's runtime folder, or `/run/spoc` for root.
@@ -270,7 +265,6 @@ impl Config {
         set(&mut self.socket_mode, over.socket_mode);
         set(&mut self.staging, over.staging);
         set(&mut self.metrics, over.metrics);
-        set(&mut self.log, over.log);
         if !over.devices.is_empty() {
             self.devices = over.devices;
         }
@@ -393,11 +387,14 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file() {
-        let config = Config::parse("log = \"warn\"\nstaging = \"1MiB\"").expect("read");
-        let over =
-            Overrides { log: Some("debug".into()), devices: vec!["native:0".into()], ..Overrides::default() };
+        let config = Config::parse("socket_mode = \"0660\"\nstaging = \"1MiB\"").expect("read");
+        let over = Overrides {
+            socket_mode: Some("0640".into()),
+            devices: vec!["native:0".into()],
+            ..Overrides::default()
+        };
         let config = config.with(over).expect("checked");
-        assert_eq!((config.log.as_str(), config.staging.0, config.devices.len()), ("debug", 1 << 20, 1));
+        assert_eq!((config.mode(), config.staging.0, config.devices.len()), (0o640, 1 << 20, 1));
         assert!(
             Config::default()
                 .with(Overrides { socket_mode: Some("x".into()), ..Overrides::default() })

@@ -78,8 +78,7 @@ impl State {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes over what may change while running: access, quotas, roots and the log's filter. What may not and differs is
-    /// named.
+    /// Takes over what may change while running: access, quotas and roots. What may not and differs is named.
     pub fn reload(&self, new: Config) -> Vec<&'static str> {
         let mut held = self.config.write().unwrap_or_else(PoisonError::into_inner);
         let mut stays = Vec::new();
@@ -99,7 +98,6 @@ impl State {
         next.access = new.access;
         next.quota = new.quota;
         next.roots = new.roots;
-        next.log = new.log;
         *held = Arc::new(next);
         stays
     }

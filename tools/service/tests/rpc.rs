@@ -77,10 +77,9 @@ async fn a_model_is_loaded_once_lent_whole_and_evicted_when_nobody_holds_it() {
     let running = start("").await;
     let mut rpc = running.rpc().await;
     register(&mut rpc, &model(running.folder.path(), "m.safetensors", 5, 300_000), "").await.unwrap();
-    let (first, second) = tokio::join!(
-        async { load(&mut rpc.clone(), "m").await.unwrap() },
-        async { load(&mut rpc.clone(), "m").await.unwrap() }
-    );
+    let (first, second) = tokio::join!(async { load(&mut rpc.clone(), "m").await.unwrap() }, async {
+        load(&mut rpc.clone(), "m").await.unwrap()
+    });
     assert_eq!(first.image, second.image);
     assert!(load(&mut rpc, "m").await.unwrap().was_resident);
     let session = attach(&mut rpc).await;
@@ -108,7 +107,8 @@ async fn what_a_client_made_is_its_own_until_it_is_sealed() {
     let running = start("").await;
     let mut rpc = running.rpc().await;
     let (maker, reader) = (attach(&mut rpc).await, attach(&mut rpc).await);
-    let tensor = pb::Placement { name: "t".into(), segment: 0, offset: 10, bytes: 20, ..pb::Placement::default() };
+    let tensor =
+        pb::Placement { name: "t".into(), segment: 0, offset: 10, bytes: 20, ..pb::Placement::default() };
     let create = |offset| pb::CreateImageRequest {
         session: maker.id.clone(),
         name: "made".into(),
@@ -171,11 +171,17 @@ async fn pins_keep_hints_fetch_and_evictions_make_room() {
     let mut rpc = running.rpc().await;
     register(&mut rpc, &model(running.folder.path(), "m.safetensors", 8, 60_000), "a").await.unwrap();
     let session = attach(&mut rpc).await;
-    let keys = |groups: &[u32]| pb::KeySet { model: "m".into(), device: String::new(), groups: groups.to_vec() };
-    let prefetch = pb::PrefetchRequest { session: session.id.clone(), keys: Some(keys(&[6, 7])), ..Default::default() };
+    let keys =
+        |groups: &[u32]| pb::KeySet { model: "m".into(), device: String::new(), groups: groups.to_vec() };
+    let prefetch =
+        pb::PrefetchRequest { session: session.id.clone(), keys: Some(keys(&[6, 7])), ..Default::default() };
     let answer = rpc.prefetch(prefetch).await.unwrap().into_inner();
     assert_eq!((answer.queued, answer.refused), (2, 0));
-    let pin = |unpin| pb::PinRequest { what: Some(pb::pin_request::What::Keys(keys(&[6]))), unpin, ..Default::default() };
+    let pin = |unpin| pb::PinRequest {
+        what: Some(pb::pin_request::What::Keys(keys(&[6]))),
+        unpin,
+        ..Default::default()
+    };
     rpc.pin(pin(false)).await.unwrap();
     let evict = |groups: &[u32]| pb::EvictRequest { what: Some(pb::evict_request::What::Keys(keys(groups))) };
     eventually("both are there", async || {
@@ -192,7 +198,10 @@ async fn pins_keep_hints_fetch_and_evictions_make_room() {
     assert_eq!(kind(&rpc.resize(resize(9)).await.unwrap_err()), "too_many_slots");
     let give = pb::GiveBackRequest { arena: "a".into(), bytes: 1, timeout_ms: 500 };
     assert!(rpc.give_back(give).await.unwrap().into_inner().freed_bytes > 0);
-    assert_eq!(kind(&rpc.resize(pb::ResizeRequest { arena: "b".into(), ..resize(1) }).await.unwrap_err()), "unknown_arena");
+    assert_eq!(
+        kind(&rpc.resize(pb::ResizeRequest { arena: "b".into(), ..resize(1) }).await.unwrap_err()),
+        "unknown_arena"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,7 +227,8 @@ async fn models_come_from_the_roots_only_and_have_names_of_their_own() {
     let error = register(&mut rpc, &inside.path().join("broken.safetensors"), "").await.unwrap_err();
     assert!(["header_too_large", "header_too_small", "truncated"].contains(&kind(&error)), "{error:?}");
     assert_eq!(rpc.list_models(pb::ListModelsRequest {}).await.unwrap().into_inner().models.len(), 1);
-    let mut pages = rpc.describe_model(pb::DescribeModelRequest { model: "m".into() }).await.unwrap().into_inner();
+    let mut pages =
+        rpc.describe_model(pb::DescribeModelRequest { model: "m".into() }).await.unwrap().into_inner();
     let (mut tensors, mut groups) = (0, 0);
     while let Some(page) = pages.next().await {
         let page = page.unwrap();
@@ -317,7 +327,8 @@ async fn a_closed_socket_releases_nothing_and_the_session_goes_on_with_another()
 async fn a_second_service_on_the_same_socket_is_refused_and_a_stale_file_replaced() {
     let running = start("").await;
     let config = spoc_service::Config { socket: running.socket.clone(), ..spoc_service::Config::default() };
-    let counters = || std::sync::Arc::new(|_: &str, slots: usize| spoc_cache::stats::Counters::on_heap(slots));
+    let counters =
+        || std::sync::Arc::new(|_: &str, slots: usize| spoc_cache::stats::Counters::on_heap(slots));
     let second = spoc_service::Service::start(config.clone(), vec![common::native()], counters()).await;
     assert_eq!(second.err().unwrap().kind(), "socket_in_use");
     running.service.stop(Duration::ZERO).await;

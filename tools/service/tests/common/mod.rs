@@ -1,6 +1,12 @@
 //! A service on sockets of its own, and a client of it.
 
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests
+#![allow(
+    dead_code,
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)] // helpers of tests are tests
 
 use hyper_util::rt::TokioIo;
 use spoc_cache::stats::Counters;
@@ -82,7 +88,8 @@ pub async fn connect(socket: &Path) -> Rpc {
         let path = path.clone();
         async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
     });
-    let channel = Endpoint::from_static("http://spoc.invalid").connect_with_connector(connector).await.unwrap();
+    let channel =
+        Endpoint::from_static("http://spoc.invalid").connect_with_connector(connector).await.unwrap();
     SpocClient::new(channel)
 }
 
@@ -101,7 +108,9 @@ pub async fn attach(rpc: &mut Rpc) -> Session {
     let lend = LendSocket::connect(Path::new(&opened.lend_path), Duration::from_secs(10)).unwrap();
     lend.send(&Packet::Hello { token }, None).unwrap();
     let (lend, answer) = receive(lend).await;
-    let Some((Packet::Welcome { session, resume, words }, Some(descriptor))) = answer else { panic!("{answer:?}") };
+    let Some((Packet::Welcome { session, resume, words }, Some(descriptor))) = answer else {
+        panic!("{answer:?}")
+    };
     let mapped = Words::map(descriptor).unwrap();
     assert_eq!(mapped.words().len(), words as usize);
     Session { id: opened.session, number: session, resume, lend, words: mapped }
@@ -157,7 +166,8 @@ impl Session {
 /// Registers a model; in an arena if one is named.
 pub async fn register(rpc: &mut Rpc, path: &Path, arena: &str) -> Result<pb::Model, Status> {
     let source = path.to_str().unwrap().to_owned();
-    let request = pb::RegisterModelRequest { source, arena: arena.into(), ..pb::RegisterModelRequest::default() };
+    let request =
+        pb::RegisterModelRequest { source, arena: arena.into(), ..pb::RegisterModelRequest::default() };
     Ok(rpc.register_model(request).await?.into_inner().model.unwrap())
 }
 
