@@ -1,9 +1,10 @@
 //! Device memory cut into slots: segments of equal slots at `base + slot · stride`, fixed for life.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, ErrorKind, Result};
 use spoc_driver::{Device, Segment, SegmentOptions};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::PoisonError;
 
 /// Slots begin at multiples of this, and so does every tensor in them.
 pub const SLOT_ALIGN_BYTES: u64 = 256;

@@ -1,6 +1,7 @@
 //! How many slots a cache has: growing, giving back, leaving room to others.
 
 use crate::cache::room_for;
+use crate::engine::Leaving;
 use crate::sync::MutexGuard;
 use crate::{Error, ErrorKind, Result, SlotCache};
 use std::time::{Duration, Instant};
@@ -90,15 +91,34 @@ impl SlotCache {
         room_for(self.device(), u64::from(slots).saturating_mul(stride_bytes), self.headroom_bytes())?;
         let mut left = slots;
         while left > 0 {
-            let most = left.min(per_segment);
-            // Before the segment: one whose slots cannot be listed would have memory that nobody uses.
-            let ready = (0..most).map(|_| self.device().create_event()).collect::<Result<Vec<_>, _>>()?;
-            // Allocating may wait for the device: no lock of the book-keeping is held.
-            let range = self.arena().grow(class, stride_bytes, most)?;
-            left -= u32::try_from(range.len()).unwrap_or(left);
-            self.shared().with(|core| core.add_slots(class, range, ready))?;
+            // What another thread gives back has not gone yet: it stays.
+            let mut kept = self.shared().with(|core| core.keep_leaving(class, left));
+            if kept == 0 {
+                kept = match self.add_segment(class, stride_bytes, left.min(per_segment)) {
+                    Err(error) if matches!(error.kind(), ErrorKind::TooManySlots { .. }) => {
+                        // A wider one that is leaving has the numbers.
+                        match self.shared().with(|core| core.keep_leaving(class, u32::MAX)) {
+                            0 => return Err(error),
+                            kept => kept,
+                        }
+                    }
+                    added => added?,
+                };
+            }
+            left = left.saturating_sub(kept);
         }
         Ok(())
+    }
+
+    /// One segment of up to `most` slots. Says how many it has.
+    fn add_segment(&self, class: u32, stride_bytes: u64, most: u32) -> Result<u32> {
+        // Before the segment: one whose slots cannot be listed would have memory that nobody uses.
+        let ready = (0..most).map(|_| self.device().create_event()).collect::<Result<Vec<_>, _>>()?;
+        // Allocating may wait for the device: no lock of the book-keeping is held.
+        let range = self.arena().grow(class, stride_bytes, most)?;
+        let added = range.end - range.start;
+        self.shared().with(|core| core.add_slots(class, range, ready))?;
+        Ok(added)
     }
 
     /// Gives one segment of a class back as long as `keep` slots stay, and says how many bytes that were. `None` if there
@@ -112,7 +132,13 @@ impl SlotCache {
         let Some(slots) = self.shared().with(|core| core.begin_leaving(class, keep as usize))? else {
             return Ok(None);
         };
-        while !self.shared().with(|core| core.try_remove_slots(slots.clone())) {
+        loop {
+            match self.shared().with(|core| core.try_remove_slots(slots.clone())) {
+                // Freed here, with no lock held: some APIs wait for the whole device.
+                Leaving::Left(segment) => return Ok(Some(segment.len_bytes())),
+                Leaving::NotAnyMore => return Ok(None),
+                Leaving::Still => {}
+            }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 self.shared().with(|core| core.stop_leaving(slots));
@@ -120,7 +146,5 @@ impl SlotCache {
             }
             self.shared().rest(left.map_or(GLANCE, |left| left.min(GLANCE)));
         }
-        // Freed here, with no lock held: some APIs wait for the whole device.
-        Ok(self.arena().give_back(slots.start).map(|segment| segment.len_bytes()))
     }
 }

@@ -218,6 +218,9 @@ impl Core {
         self.note_moved(item);
         if item != NONE && self.slot_of[item as usize] == slot {
             self.slot_of[item as usize] = NONE;
+            // Also of what failed a policy must not go on counting that it is there.
+            let pool = self.pool_of(slot);
+            self.pools[pool].policy.left(item);
         }
         self.table.describe(slot, NO_KEY, 0);
     }

@@ -29,6 +29,7 @@ pub(crate) use claims::Claimed;
 pub use events::{CacheEvent, Subscription};
 pub use keep::Evicted;
 pub(crate) use models::ModelWords;
+pub(crate) use resize::Leaving;
 pub use words::SequenceWord;
 
 use crate::arena::Arena;

@@ -4,8 +4,18 @@ use super::Core;
 use crate::slots::Listed;
 use crate::slots::state::State;
 use crate::{Error, ErrorKind, Result};
-use spoc_driver::Event;
+use spoc_driver::{Event, Segment};
 use std::ops::Range;
+
+/// How far slots are that began to leave.
+pub(crate) enum Leaving {
+    /// Something still uses them.
+    Still,
+    /// They have left: dropping this frees their memory, which may block.
+    Left(Segment),
+    /// Somebody wanted them to stay, or took them out.
+    NotAnyMore,
+}
 
 impl Core {
     /// Slots whose memory is there from now on; `ready` are events for those that are new.
@@ -76,22 +86,43 @@ impl Core {
         Ok(Some(slots))
     }
 
-    /// Takes slots out whose memory nothing uses any more, nor launches that read it before. False if something does.
-    pub fn try_remove_slots(&mut self, slots: Range<u32>) -> bool {
+    /// Takes slots out whose memory nothing uses any more, nor launches that read it before.
+    pub fn try_remove_slots(&mut self, slots: Range<u32>) -> Leaving {
+        if !self.leave(slots.start) {
+            return Leaving::NotAnyMore;
+        }
         self.retire_all();
         self.serve_queue();
         let left = slots.clone().all(|slot| {
             let entry = self.table.get(slot);
             self.table.state(slot) == State::Free && entry.drains.is_empty() && !self.readers.may_read(slot)
         });
-        if left {
-            slots.for_each(|slot| self.table.remove(slot));
+        if !left {
+            return Leaving::Still;
         }
-        left
+        slots.clone().for_each(|slot| self.table.remove(slot));
+        // Under the same lock, so that whoever sees the slots gone can have their numbers.
+        self.arena.give_back(slots.start).map_or(Leaving::NotAnyMore, Leaving::Left)
+    }
+
+    fn leave(&self, slot: u32) -> bool {
+        self.table.find(slot).is_some_and(|entry| entry.exists && entry.leaving)
+    }
+
+    /// Slots of a class that are about to leave stay: one segment of at most `most`. Answers how many these are, 0 if
+    /// there is no such segment.
+    pub fn keep_leaving(&mut self, class: u32, most: u32) -> u32 {
+        let fits = |slots: &Range<u32>| slots.end - slots.start <= most && self.leave(slots.start);
+        let Some(slots) = self.arena.segments_of(class).into_iter().find(fits) else { return 0 };
+        self.stop_leaving(slots.clone());
+        slots.end - slots.start
     }
 
     /// They did not leave in time: they stay.
     pub fn stop_leaving(&mut self, slots: Range<u32>) {
+        if !self.leave(slots.start) {
+            return;
+        }
         let pool = self.pool_of(slots.start);
         self.pools[pool].slots += slots.len();
         let again = self.pools[pool].slots;

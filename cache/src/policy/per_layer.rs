@@ -142,7 +142,20 @@ impl Policy for PerLayer {
 
     fn victim(&mut self) -> Option<u32> {
         let fullest = (0..self.layers.len()).max_by_key(|&layer| self.layers[layer].counted)?;
-        self.victim_in(fullest)
+        if let Some(victim) = self.victim_in(fullest) {
+            return Some(victim);
+        }
+        // Everything of it is leased: the fullest of those that can give.
+        let mut best: Option<(usize, u32)> = None;
+        for layer in 0..self.layers.len() {
+            let counted = self.layers[layer].counted;
+            if best.is_none_or(|(most, _)| counted > most)
+                && let Some(victim) = self.victim_in(layer)
+            {
+                best = Some((counted, victim));
+            }
+        }
+        best.map(|(_, victim)| victim)
     }
 
     fn victim_for(&mut self, item: u32) -> Option<u32> {
@@ -176,5 +189,10 @@ mod tests {
             policy.remove(item);
         }
         assert_eq!(policy.victim_for(2), Some(3), "its own layer has nothing that may leave");
+        policy.remove(3);
+        policy.remove(4);
+        policy.insert(0);
+        policy.visit(&[4, 5]);
+        assert_eq!(policy.victim_for(4), Some(0), "the fullest layer has nothing that may leave");
     }
 }
