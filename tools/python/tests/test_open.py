@@ -120,6 +120,14 @@ def test_tensors_come_in_groups_as_they_are_ready(model):
         assert len(list(opened.tensors(pattern="layers.*"))) == 10
 
 
+def test_very_many_tensors_are_what_the_file_says(tmp_path):
+    tensors = {f"t{n}": ("F16", [n % 5, 3], noise(n % 5 * 6, n)) for n in range(1500)}
+    path = safetensors(tmp_path / "many.safetensors", tensors)
+    loaded = spoc.load_file(path, "np")
+    assert list(loaded) == list(tensors)
+    assert all(same(loaded[name], tensors[name]) for name in tensors)
+
+
 def test_selection_is_made_before_anything_is_read(model):
     path, tensors = model
     with spoc.safe_open(path, "np") as opened:
@@ -300,6 +308,21 @@ def test_torch_tensors_share_no_memory_with_what_comes_later(model):
         first, second = opened.get_tensor("half"), opened.get_tensor("half")
         first.zero_()
         assert second.numpy().tobytes() == tensors["half"][2]
+    # Many at once are cut out of one view; what lies between two of them, or is of another type, is not in the way.
+    mixed = {}
+    for number in range(200):
+        kind, size = [("F32", 4), ("F32", 4), ("BF16", 2), ("U8", 1), ("I64", 8)][number % 5]
+        shape = [[3, number % 7], [5], [], [0, 2], [number % 11, 1, 2]][number // 5 % 5]
+        count = int(np.prod(shape, dtype="int64"))
+        mixed[f"t{number}"] = (kind, shape, noise(count * size, number))
+    safetensors(path, mixed)
+    loaded = spoc.load_file(path, "pt")
+    for name, (dtype, shape, payload) in mixed.items():
+        tensor = loaded[name]
+        assert list(tensor.shape) == shape and str(tensor.dtype).endswith(
+            {"F32": "float32", "BF16": "bfloat16", "U8": "uint8", "I64": "int64"}[dtype]
+        )
+        assert tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() == payload, name
     module = torch.nn.Linear(33, 64, bias=False, device="meta")
     safetensors(path, {"weight": tensors["layers.0.w"]})
     spoc.load_into(module, path)

@@ -67,6 +67,15 @@ def _shape(info):
     return shape
 
 
+def _strides(shape):
+    """Of an array whose last dimension is the innermost, in elements."""
+    strides, step = [], 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return strides[::-1]
+
+
 class Framework:
     """How one framework makes arrays of memory."""
 
@@ -79,6 +88,10 @@ class Framework:
     def view(self, base, offset, info):
         """The tensor that begins at this byte of the base."""
         raise NotImplementedError
+
+    def views(self, bases, placed):
+        """The tensors of ``(info, base's number, offset)``, in that order."""
+        return [self.view(bases[number], offset, info) for info, number, offset in placed]
 
 
 class Torch(Framework):
@@ -102,6 +115,31 @@ class Torch(Framework):
             # Only memory that lies as in a file of odd layout begins a number in the middle of one.
             flat = flat.clone()
         return flat.view(dtype).view(_shape(info))
+
+    def views(self, bases, placed):
+        # One call a tensor: three of them cost more than reading a small one does.
+        typed, strides, made = {}, {}, []
+        as_strided = self.torch.as_strided
+        for info, number, offset in placed:
+            key = (number, info.dtype)
+            if key not in typed:
+                typed[key] = self._typed(bases[number], info)
+            base, size = typed[key]
+            if base is None or offset % size:
+                made.append(self.view(bases[number], offset, info))
+                continue
+            shape = info.shape
+            if shape not in strides:
+                strides[shape] = _strides(shape)
+            made.append(as_strided(base, shape, strides[shape], offset // size))
+        return made
+
+    def _typed(self, base, info):
+        """The base as elements of a tensor's dtype, and their size; ``None`` where that takes more."""
+        dtype = None if info.is_raw or info.dtype == "F4" else self.dtypes.get(info.dtype)
+        if dtype is None:
+            return None, 0
+        return base.narrow(0, 0, base.numel() // dtype.itemsize * dtype.itemsize).view(dtype), dtype.itemsize
 
 
 class Numpy(Framework):

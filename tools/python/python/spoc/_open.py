@@ -14,6 +14,9 @@ GROUP_BYTES = 256 << 20
 _GGML_PLAIN = {"F16", "BF16", "F32", "F64", "I8", "I16", "I32", "I64"}
 
 
+#: As many tensors of one load are made into arrays group by group.
+_MANY = 1000
+
 #: safetensors' own names for ways to read. No file is ever mapped here: they are taken so that its callers need no change.
 _BACKENDS = (None, "mmap", "pread")
 
@@ -123,9 +126,8 @@ class SafeOpen:
             is_gguf = model.format == "gguf"
             for index, row in enumerate(model.tensors()):
                 info = TensorInfo(model, index, row, is_gguf)
-                if info.name in self._infos:
+                if self._infos.setdefault(info.name, info) is not info:
                     raise SpocError(f"{info.name} is in two of the files", "duplicate_tensor")
-                self._infos[info.name] = info
 
     def __enter__(self):
         return self
@@ -202,13 +204,16 @@ class SafeOpen:
         loader = self._loader()
         for model in self._models:
             mine = [info for info in infos if info.model is model]
-            groups = _groups(mine, group_bytes)
-            stream = loader.stream(model, [[info.index for info in group] for group in groups], verify=verify, cancel=cancel)
-            for group in groups:
-                parts = stream.next()
-                if parts is None:
-                    return
-                yield from self._arrays(group, parts)
+            yield from self._stream(loader, model, mine, group_bytes, verify, cancel)
+
+    def _stream(self, loader, model, infos, group_bytes, verify, cancel):
+        groups = _groups(infos, group_bytes)
+        stream = loader.stream(model, [[info.index for info in group] for group in groups], verify=verify, cancel=cancel)
+        for group in groups:
+            parts = stream.next()
+            if parts is None:
+                return
+            yield from self._arrays(group, parts)
 
     def _select(self, names, pattern):
         infos = list(self._all().values()) if names is None else [self._info(name) for name in names]
@@ -223,8 +228,13 @@ class SafeOpen:
         loader = self._loader()
         found = {}
         for model in self._models:
-            mine = sorted((info for info in infos if info.model is model), key=lambda info: info.index)
+            mine = [info for info in infos if info.model is model]
+            mine.sort(key=_index)
             if not mine:
+                continue
+            if len(mine) >= _MANY and progress is None:
+                # Arrays are made of one group while the next is read: so many take as long as their bytes do.
+                found.update(self._stream(loader, model, mine, GROUP_BYTES, verify, cancel))
                 continue
             indices = [info.index for info in mine]
             parts = loader.load(model, indices, verify=verify, progress=progress, cancel=cancel)
@@ -233,12 +243,9 @@ class SafeOpen:
 
     def _arrays(self, infos, parts):
         memories, places = parts
-        made = self._framework
-        bases = [made.base(memory) for memory in memories]
-        return [
-            (info.name, made.view(bases[segment], offset, info))
-            for info, (segment, offset, _) in zip(infos, places)
-        ]
+        bases = [self._framework.base(memory) for memory in memories]
+        placed = [(info, segment, offset) for info, (segment, offset, _) in zip(infos, places)]
+        return zip([info.name for info in infos], self._framework.views(bases, placed))
 
     def _slice(self, info, index):
         ranges, shape = _ranges(info, index)
@@ -250,6 +257,10 @@ class SafeOpen:
         parts = self._loader().load_slices(info.model, [(info.index, ranges)])
         ((_, tensor),) = self._arrays([part], parts)
         return tensor
+
+
+def _index(info):
+    return info.index
 
 
 class _Part:
