@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("spoc-capi", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
     ("spoc-page", &[]),
     ("spoc-proto", &[]),
+    ("spoc-client", &["spoc-driver", "spoc-page", "spoc-proto"]),
     ("spoc-python", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
     ("spoc-service", &["spoc-driver", "spoc-io", "spoc-cache", "spoc-page", "spoc-proto"]),
     (
@@ -45,6 +46,7 @@ const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[
     ("spoc-backends", &["spoc-driver"]),
     ("spoc-cache", &["spoc-driver", "spoc-io", "spoc-bridge", "spoc-backends"]),
     ("spoc-service", &["spoc-backends"]),
+    ("spoc-client", &["spoc-backends", "spoc-cache", "spoc-service"]),
 ];
 
 /// Crates that load or link a GPU API, or open shared objects at run time.

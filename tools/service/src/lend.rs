@@ -81,13 +81,15 @@ async fn client(socket: LendSocket, state: &Arc<State>) -> io::Result<()> {
     let socket = watched(socket)?;
     let first =
         tokio::time::timeout(HELLO_WITHIN, next(&socket)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    if let Err(error) = state.config().access.check(peer) {
+        return refuse(&socket, &error);
+    }
     let attached = match first {
         Some((Packet::Hello { token }, _)) => state.sessions.attach(&token, peer),
         Some((Packet::Resume { session, resume }, _)) => state.sessions.resume(session, &resume, peer),
         Some(_) => Err(Error::new("usage", "expected the token of a session first")),
         None => return Ok(()),
     };
-    let attached = state.config().access.check(peer).and(attached);
     let session = match attached {
         Ok(session) => session,
         Err(error) => return refuse(&socket, &error),

@@ -133,6 +133,8 @@ impl Stage {
 struct Inside {
     stage: Stage,
     peer: Peer,
+    /// Lending sockets that are open.
+    connections: u32,
     leases: HashMap<u64, LeaseEntry>,
     /// Words that no lease has, with the value their last one ended at.
     free: Vec<(u32, u64)>,
@@ -274,12 +276,15 @@ impl Session {
         let mut inside = self.lock();
         inside.stage = Stage::Attached;
         inside.peer = peer;
+        inside.connections += 1;
     }
 
-    /// The lending socket has closed. Nothing is released: the process may live.
+    /// A lending socket has closed. Nothing is released: the process may live. A client that connects anew may be faster
+    /// than the end of its old connection.
     pub fn detach(&self) {
         let mut inside = self.lock();
-        if inside.stage == Stage::Attached {
+        inside.connections = inside.connections.saturating_sub(1);
+        if inside.stage == Stage::Attached && inside.connections == 0 {
             inside.stage = Stage::Detached;
         }
     }
@@ -346,6 +351,7 @@ impl SessionBook {
         let inside = Inside {
             stage: Stage::New,
             peer: opener,
+            connections: 0,
             leases: HashMap::new(),
             free,
             next_lease: 1,
