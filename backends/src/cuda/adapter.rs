@@ -342,7 +342,7 @@ impl Backend for Cuda {
         /// At least, counted in a circle.
         const AT_LEAST: u32 = 0;
         let wait = present(self.api.library.wait_value, "wait_value")?;
-        stream.lane.enqueue("waiting for a word on a CUDA stream", |raw| {
+        stream.lane.wait_for_word(|raw| {
             // SAFETY: as above.
             unsafe { wait(raw, src.0.at(src.1), value, AT_LEAST) }
         })

@@ -3,13 +3,17 @@
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode};
 use spoc_driver::Result;
 
 use super::error::Api;
+use super::event::Event;
+use super::gate::{Blocking, Gate};
 use super::library::{Code, Library};
 use super::reaper::tell;
+use super::stream::Lanes;
 
 /// A device's primary context, or one that was lent.
 pub(super) struct Context {
@@ -17,9 +21,16 @@ pub(super) struct Context {
     pub(super) device: CUdevice,
     pub(super) api: Arc<Api>,
     is_primary: bool,
+    /// The streams of all openings that share the context.
+    pub(super) lanes: Lanes,
+    /// Between their waits for words and calls that wait for the device.
+    pub(super) gate: Gate<Event>,
     // Last: what was lent goes after our use of it.
     _keep_alive: KeepAlive,
 }
+
+/// How long a call that waits for the device is put off because a stream waits for a word.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 type KeepAlive = Option<Box<dyn Any + Send + Sync>>;
 
@@ -35,7 +46,7 @@ impl Context {
         // SAFETY: the place is valid; the device was enumerated.
         let code = unsafe { (api.library.primary_retain)(&raw mut raw, device) };
         api.check(code, "retaining a CUDA primary context")?;
-        Ok(Arc::new(Self { raw, device, api: Arc::clone(api), is_primary: true, _keep_alive: None }))
+        Ok(Arc::new(Self::new(api, raw, device, true, None)))
     }
 
     /// Somebody else's context.
@@ -43,8 +54,7 @@ impl Context {
     /// # Safety
     /// It is live, and outlives `keep_alive`.
     pub(super) unsafe fn lent(api: &Arc<Api>, raw: CUcontext, keep_alive: KeepAlive) -> Result<Arc<Self>> {
-        let mut context =
-            Self { raw, device: 0, api: Arc::clone(api), is_primary: false, _keep_alive: keep_alive };
+        let mut context = Self::new(api, raw, 0, false, keep_alive);
         let mut device = 0;
         {
             let _here = context.enter()?;
@@ -54,6 +64,22 @@ impl Context {
         }
         context.device = device;
         Ok(Arc::new(context))
+    }
+
+    fn new(
+        api: &Arc<Api>,
+        raw: CUcontext,
+        device: CUdevice,
+        is_primary: bool,
+        keep_alive: KeepAlive,
+    ) -> Self {
+        let (lanes, gate) = Default::default();
+        Self { raw, device, api: Arc::clone(api), is_primary, lanes, gate, _keep_alive: keep_alive }
+    }
+
+    /// Leave to make a call that waits for the device, or holds the caller back until it has it.
+    pub(super) fn block(&self, doing: &'static str) -> Blocking<'_, Event> {
+        self.gate.block(doing, PATIENCE)
     }
 
     pub(super) fn raw(&self) -> CUcontext {

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder,
+    CUpointer_attribute,
 };
 use spoc_driver::Result;
 use spoc_driver::backend::{CopyBatch, CopyOp};
@@ -12,6 +13,7 @@ use spoc_driver::backend::{CopyBatch, CopyOp};
 use super::carry;
 use super::counters::add;
 use super::device::Shared;
+use super::error::SUCCESS;
 use super::host::Registrations;
 use super::library::Library;
 use super::memory::Buffer;
@@ -27,10 +29,40 @@ const BATCH_COPIES_MAX: usize = 4096;
 
 const TO_DEVICE: &str = "copying to a CUDA device";
 
+/// The API takes so much from memory that is not pinned without waiting for the stream.
+const STAGED_BYTES_MAX: usize = 64 << 10;
+
+/// Waits for the stream if the API would: for copies that it makes only when the stream has come to them. While it
+/// waits itself, other threads' calls are not made, the one perhaps that writes the word that the stream waits for.
+fn settle(shared: &Shared, lane: &Lane, start: usize, len_bytes: usize) -> Result<()> {
+    if shared.registrations.holds(start, len_bytes) || is_pinned_by_others(shared, start)? {
+        return Ok(());
+    }
+    // One that cannot be asked says why when it is given the copy.
+    if lane.is_idle().unwrap_or(true) { Ok(()) } else { lane.synchronize() }
+}
+
+/// Whether the API knows host memory there.
+fn is_pinned_by_others(shared: &Shared, start: usize) -> Result<bool> {
+    const HOST: u32 = 1;
+    let mut kind = 0_u32;
+    let mut attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    let mut place: *mut c_void = (&raw mut kind).cast();
+    let _here = shared.context.enter()?;
+    // Of several attributes, because this answers zero for what the API knows not, where asking for one is an error.
+    let ask = shared.context.api.library.pointer_attributes;
+    // SAFETY: one attribute, and one place as wide as it; the address is only a name here.
+    let code = unsafe { ask(1, &raw mut attribute, &raw mut place, start as u64) };
+    Ok(code == SUCCESS && kind == HOST)
+}
+
 /// # Safety
 /// As the port's: the source stays, and the buffer, until the copy has run.
 pub(super) unsafe fn to_device(shared: &Shared, lane: &Lane, op: &CopyOp<'_, Buffer>) -> Result<()> {
     add(&shared.counters.single_copies, 1);
+    if op.len_bytes > STAGED_BYTES_MAX {
+        settle(shared, lane, op.src.addr(), op.len_bytes)?;
+    }
     pieces(&shared.registrations, op.src.addr(), op.len_bytes, |offset, len| {
         lane.enqueue(TO_DEVICE, |stream| {
             let (dst, src) = (op.dst.at(op.dst_offset + offset as u64), op.src.wrapping_add(offset));
@@ -49,6 +81,7 @@ pub(super) unsafe fn to_host(
     dst: *mut u8,
     len_bytes: usize,
 ) -> Result<()> {
+    settle(shared, lane, dst.addr(), len_bytes)?;
     pieces(&shared.registrations, dst.addr(), len_bytes, |offset, len| {
         lane.enqueue("copying from a CUDA device", |stream| {
             let (src, dst) = (src.0.at(src.1 + offset as u64), dst.wrapping_add(offset));
@@ -103,6 +136,9 @@ pub(super) unsafe fn many(
     if batch.len() < 2 || !has_batches || total / batch.len() < BATCH_MEAN_BYTES_MIN {
         // SAFETY: the caller's word.
         return batch.iter().try_for_each(|op| unsafe { to_device(shared, lane, &op) });
+    }
+    if total > STAGED_BYTES_MAX {
+        batch.iter().try_for_each(|op| settle(shared, lane, op.src.addr(), op.len_bytes))?;
     }
     let mut lists = lock(&room.0);
     let lists = &mut *lists;

@@ -34,7 +34,8 @@ pub(super) struct Shared {
     pub(super) granule: u64,
     /// What the context has loaded, for all openings of the device.
     pub(super) modules: Arc<Modules>,
-    lanes: Arc<Lanes>,
+    /// The streams of this opening.
+    lanes: Lanes,
     // These two last, and in this order: what is still to be freed needs the context.
     pub(super) reaper: Reaper,
     pub(super) context: Arc<Context>,
@@ -49,14 +50,15 @@ impl Shared {
         modules: Arc<Modules>,
     ) -> Result<Arc<Self>> {
         let granule = if found.facts.virtual_memory { vmm::granule(&context)? } else { 1 };
-        let lanes = Arc::default();
-        let reaper = Reaper::start(&context, &lanes)?;
+        let reaper = Reaper::start(&context)?;
+        let lanes = Lanes::default();
         Ok(Arc::new(Self { found, registrations, counters, granule, modules, lanes, reaper, context }))
     }
 
-    /// Notes a stream that [`Shared::synchronize`] has to wait for.
+    /// Notes a stream that [`Shared::synchronize`] has to wait for, and freeing.
     pub(super) fn add(&self, lane: &Arc<Lane>) {
         self.lanes.add(lane);
+        self.context.lanes.add(lane);
     }
 
     /// Waits for every stream of this opening. Not for the context: others may use it, too.

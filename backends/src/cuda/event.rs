@@ -7,6 +7,7 @@ use spoc_driver::Result;
 
 use super::context::{Context, Relaxed};
 use super::error::NOT_READY;
+use super::gate::Passing;
 use super::stream::Lane;
 
 /// An event. Without times, which make records five times as dear; waiting for it sleeps.
@@ -62,6 +63,12 @@ impl Event {
         // SAFETY: as above.
         let code = unsafe { (self.context.api.library.event_synchronize)(self.raw) };
         self.context.api.check(code, "waiting for a CUDA event")
+    }
+}
+
+impl Passing for Event {
+    fn is_past(&self) -> bool {
+        self.query().unwrap_or(true)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use spoc_driver::{Error, ErrorKind, Result};
 
@@ -100,6 +100,8 @@ impl Drop for HostMemory {
 #[derive(Default)]
 pub(super) struct Registrations {
     ranges: Mutex<BTreeMap<usize, Range>>,
+    /// A range has come or gone.
+    changed: Condvar,
     /// How many of them lie in several parts: mostly none, and then no copy has to look.
     segmented: AtomicUsize,
 }
@@ -109,6 +111,8 @@ struct Range {
     /// How many registrations of exactly this range there are.
     users: usize,
     part_bytes: usize,
+    /// On its way in or out: nobody's yet, or any more.
+    is_moving: bool,
 }
 
 impl Range {
@@ -128,47 +132,93 @@ impl Registrations {
     /// # Safety
     /// The range stays mapped until it is removed.
     unsafe fn add(&self, context: &Context, first: *mut u8, len_bytes: usize) -> Result<()> {
-        const DOING: &str = "registering host memory with CUDA";
+        if !self.enter(first.addr(), len_bytes)? {
+            return Ok(());
+        }
+        // Without the lock: this takes seconds for a large range, and copies look here.
+        // SAFETY: the caller's word.
+        let pin = |offset, len| unsafe { register_one(context, first.wrapping_add(offset), len) };
+        let outcome =
+            register(pin, |offset| unregister(context, first.addr() + offset), len_bytes, PART_BYTES);
+        self.leave(first.addr(), outcome.as_ref().ok().copied());
+        match outcome {
+            Ok(part_bytes) if part_bytes < len_bytes => {
+                tracing::info!(bytes = len_bytes, part_bytes, "CUDA registers host memory in parts only");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(Refusal::Error(error)) => Err(error),
+            Err(Refusal::Code { code, part_bytes }) => {
+                let error = refused(&context.api, code, len_bytes);
+                Err(if part_bytes < len_bytes { error.with("part_bytes", part_bytes) } else { error })
+            }
+        }
+    }
+
+    /// Whether the range is to be registered now; if not, somebody has done so.
+    fn enter(&self, start: usize, len_bytes: usize) -> Result<bool> {
         let mut ranges = lock(&self.ranges);
-        let (start, end) = (first.addr(), first.addr().saturating_add(len_bytes));
-        if let Some((&other, range)) = ranges.range_mut(..end).next_back()
+        let end = start.saturating_add(len_bytes);
+        while let Some((&other, range)) = ranges.range_mut(..end).next_back()
             && other.saturating_add(range.len_bytes) > start
         {
-            if (other, range.len_bytes) == (start, len_bytes) {
-                range.users += 1;
-                return Ok(());
+            if (other, range.len_bytes) != (start, len_bytes) {
+                let doing = "registering host memory with CUDA";
+                return Err(Error::new(ErrorKind::Overlap, doing).with("bytes", len_bytes));
             }
-            return Err(Error::new(ErrorKind::Overlap, DOING).with("bytes", len_bytes));
+            if !range.is_moving {
+                range.users += 1;
+                return Ok(false);
+            }
+            ranges = self.changed.wait(ranges).unwrap_or_else(PoisonError::into_inner);
         }
-        // SAFETY: the caller's word.
-        let part_bytes = unsafe { register(context, first, len_bytes, PART_BYTES) }?;
-        let range = Range { len_bytes, users: 1, part_bytes };
-        if range.is_segmented() {
-            self.segmented.fetch_add(1, Ordering::Release);
-            tracing::info!(bytes = len_bytes, part_bytes, "CUDA registers host memory in parts only");
+        ranges.insert(start, Range { len_bytes, users: 1, part_bytes: len_bytes, is_moving: true });
+        Ok(true)
+    }
+
+    /// A range that was entered is registered in such parts, or is not.
+    fn leave(&self, start: usize, part_bytes: Option<usize>) {
+        let mut ranges = lock(&self.ranges);
+        match (part_bytes, ranges.get_mut(&start)) {
+            (Some(part_bytes), Some(range)) => {
+                (range.part_bytes, range.is_moving) = (part_bytes, false);
+                if range.is_segmented() {
+                    self.segmented.fetch_add(1, Ordering::Release);
+                }
+            }
+            _ => drop(ranges.remove(&start)),
         }
-        ranges.insert(start, range);
-        Ok(())
+        drop(ranges);
+        self.changed.notify_all();
     }
 
     /// Counts one user less, and unregisters the range after the last.
     fn remove(&self, context: &Context, start: usize) {
-        let mut ranges = lock(&self.ranges);
-        let Some(range) = ranges.get_mut(&start) else { return };
-        range.users -= 1;
-        if range.users > 0 {
-            return;
-        }
-        unregister(context, range.parts(start));
-        if range.is_segmented() {
+        let Some(parts) = self.give_up(start) else { return };
+        parts.for_each(|part| unregister(context, part));
+        let range = lock(&self.ranges).remove(&start);
+        if range.is_some_and(|range| range.is_segmented()) {
             self.segmented.fetch_sub(1, Ordering::Release);
         }
-        ranges.remove(&start);
+        self.changed.notify_all();
+    }
+
+    /// Where the parts begin of a range that its last user gives up.
+    fn give_up(&self, start: usize) -> Option<impl Iterator<Item = usize> + use<>> {
+        let mut ranges = lock(&self.ranges);
+        let range = ranges.get_mut(&start)?;
+        range.users -= 1;
+        if range.users > 0 {
+            return None;
+        }
+        range.is_moving = true;
+        Some(range.parts(start))
     }
 
     /// Notes memory that the driver has just allocated.
     fn note(&self, start: usize, len_bytes: usize) {
-        lock(&self.ranges).insert(start, Range { len_bytes, users: 1, part_bytes: len_bytes });
+        lock(&self.ranges)
+            .insert(start, Range { len_bytes, users: 1, part_bytes: len_bytes, is_moving: false });
     }
 
     /// Forgets it.
@@ -180,7 +230,7 @@ impl Registrations {
     pub(super) fn holds(&self, start: usize, len_bytes: usize) -> bool {
         let ranges = lock(&self.ranges);
         let known = ranges.range(..=start).next_back();
-        known.is_some_and(|(first, range)| start - first + len_bytes <= range.len_bytes)
+        known.is_some_and(|(first, range)| !range.is_moving && start - first + len_bytes <= range.len_bytes)
     }
 
     /// How much of a copy from or to this address can be given to the API in one piece.
@@ -198,49 +248,62 @@ impl Registrations {
     }
 }
 
-/// Registers a range as a whole, or else in parts, and answers their length.
-///
-/// # Safety
-/// The range stays mapped until it is unregistered.
-unsafe fn register(context: &Context, first: *mut u8, len_bytes: usize, part_bytes: usize) -> Result<usize> {
-    // SAFETY: the caller's word.
-    let code = unsafe { register_one(context, first, len_bytes) }?;
+/// Why a range is not registered.
+#[derive(Debug)]
+enum Refusal {
+    /// The call could not be made.
+    Error(Error),
+    /// What the API answered, for a part of this length.
+    Code { code: Code, part_bytes: usize },
+}
+
+/// Registers a range as a whole, or else in parts, and answers their length: by `pin` of an offset and a length, whose
+/// registrations `unpin` takes back if one is refused.
+fn register(
+    pin: impl Fn(usize, usize) -> Result<Code>,
+    unpin: impl Fn(usize),
+    len_bytes: usize,
+    part_bytes: usize,
+) -> Result<usize, Refusal> {
+    let code = pin(0, len_bytes).map_err(Refusal::Error)?;
     if code == SUCCESS {
         return Ok(len_bytes);
     }
     // A range that is known already stays refused, in whatever parts.
     if code == ALREADY_REGISTERED || len_bytes <= part_bytes || kind_of(code) == ErrorKind::ProcessLost {
-        return Err(refused(&context.api, code, len_bytes));
+        return Err(Refusal::Code { code, part_bytes: len_bytes });
     }
     for offset in (0..len_bytes).step_by(part_bytes) {
         let part = part_bytes.min(len_bytes - offset);
-        // SAFETY: inside the range, which the caller keeps.
-        let code = unsafe { register_one(context, first.wrapping_add(offset), part) }?;
-        if code != SUCCESS {
-            let done = (0..offset).step_by(part_bytes).map(|offset| first.addr() + offset);
-            unregister(context, done);
-            return Err(refused(&context.api, code, len_bytes).with("part_bytes", part));
-        }
+        let refusal = match pin(offset, part) {
+            Ok(SUCCESS) => continue,
+            Ok(code) => Refusal::Code { code, part_bytes: part },
+            Err(error) => Refusal::Error(error),
+        };
+        (0..offset).step_by(part_bytes).for_each(unpin);
+        return Err(refusal);
     }
     Ok(part_bytes)
 }
 
 /// # Safety
-/// As [`register`].
+/// The range stays mapped until it is unregistered.
 unsafe fn register_one(context: &Context, first: *mut u8, len_bytes: usize) -> Result<Code> {
     let _here = context.enter()?;
     // SAFETY: the caller's word; the context is current.
     Ok(unsafe { (context.api.library.host_register)(first.cast::<c_void>(), len_bytes, FLAGS) })
 }
 
-fn unregister(context: &Context, parts: impl Iterator<Item = usize>) {
-    for first in parts {
-        let first = std::ptr::with_exposed_provenance_mut::<c_void>(first);
-        context.end("unregistering host memory from CUDA", |library| {
-            // SAFETY: registered before, and used by nothing enqueued; the address is only a name here.
-            unsafe { (library.host_unregister)(first) }
-        });
+fn unregister(context: &Context, first: usize) {
+    if !context.api.is_own_process() {
+        return;
     }
+    let first = std::ptr::with_exposed_provenance_mut::<c_void>(first);
+    let _leave = context.block("unregistering host memory from CUDA");
+    context.end("unregistering host memory from CUDA", |library| {
+        // SAFETY: registered before, and used by nothing enqueued; the address is only a name here.
+        unsafe { (library.host_unregister)(first) }
+    });
 }
 
 fn refused(api: &Api, code: Code, len_bytes: usize) -> Error {
@@ -265,12 +328,14 @@ fn pin_kind(code: Code, need_bytes: u64) -> ErrorKind {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
 
     fn known(ranges: &[(usize, usize, usize)]) -> Registrations {
         let known = Registrations::default();
         for &(start, len_bytes, part_bytes) in ranges {
-            let range = Range { len_bytes, users: 1, part_bytes };
+            let range = Range { len_bytes, users: 1, part_bytes, is_moving: false };
             known.segmented.fetch_add(usize::from(range.is_segmented()), Ordering::Relaxed);
             lock(&known.ranges).insert(start, range);
         }
@@ -304,9 +369,9 @@ mod tests {
 
     #[test]
     fn parts_of_a_range_are_whole_but_the_last() {
-        let range = Range { len_bytes: 10, users: 1, part_bytes: 4 };
+        let range = Range { len_bytes: 10, users: 1, part_bytes: 4, is_moving: false };
         assert_eq!(range.parts(100).collect::<Vec<_>>(), [100, 104, 108]);
-        let whole = Range { len_bytes: 10, users: 1, part_bytes: 10 };
+        let whole = Range { len_bytes: 10, users: 1, part_bytes: 10, is_moving: false };
         assert_eq!(whole.parts(100).collect::<Vec<_>>(), [100]);
         assert!(range.is_segmented() && !whole.is_segmented());
     }
@@ -316,5 +381,86 @@ mod tests {
         assert_eq!(pin_kind(OUT_OF_MEMORY, 7), ErrorKind::OutOfHostMemory { need_bytes: 7 });
         assert_eq!(pin_kind(INVALID_VALUE, 7), ErrorKind::InvalidArgument);
         assert_eq!(pin_kind(ALREADY_REGISTERED, 7), ErrorKind::Overlap);
+    }
+
+    const REFUSED: Code = OUT_OF_MEMORY;
+
+    /// Registers ten bytes in parts of four with an API that answers so, call by call, and says what is registered
+    /// afterwards.
+    fn with_faults(answers: &[Result<Code, ErrorKind>]) -> (Result<usize, Refusal>, Vec<(usize, usize)>) {
+        let (pinned, calls) = (RefCell::new(Vec::new()), Cell::new(0));
+        let pin = |offset, len| {
+            let answer = answers[calls.replace(calls.get() + 1)].clone();
+            if answer == Ok(SUCCESS) {
+                pinned.borrow_mut().push((offset, len));
+            }
+            answer.map_err(|kind| Error::new(kind, "pinning"))
+        };
+        let unpin = |offset| {
+            let before = pinned.borrow().len();
+            pinned.borrow_mut().retain(|(known, _)| *known != offset);
+            assert_eq!(pinned.borrow().len() + 1, before, "{offset} was not registered");
+        };
+        let outcome = register(pin, unpin, 10, 4);
+        assert_eq!(calls.get(), answers.len(), "as many calls as answers");
+        (outcome, pinned.into_inner())
+    }
+
+    #[test]
+    fn what_is_refused_as_a_whole_is_registered_in_parts() {
+        let (outcome, pinned) = with_faults(&[Ok(SUCCESS)]);
+        assert_eq!((outcome.unwrap(), &*pinned), (10, &[(0, 10)][..]));
+        let (outcome, pinned) = with_faults(&[Ok(REFUSED), Ok(SUCCESS), Ok(SUCCESS), Ok(SUCCESS)]);
+        assert_eq!((outcome.unwrap(), &*pinned), (4, &[(0, 4), (4, 4), (8, 2)][..]));
+    }
+
+    #[test]
+    fn what_is_refused_in_parts_leaves_nothing_registered() {
+        let whole = [Ok(REFUSED)];
+        for done in 0..3 {
+            let parts = std::iter::repeat_n(Ok(SUCCESS), done);
+            let faults = [Ok(INVALID_VALUE), Err(ErrorKind::ProcessLost)];
+            for fault in faults {
+                let answers: Vec<_> =
+                    whole.iter().cloned().chain(parts.clone()).chain([fault.clone()]).collect();
+                let (outcome, pinned) = with_faults(&answers);
+                assert!(pinned.is_empty(), "{done} parts were done: {pinned:?}");
+                match (outcome.unwrap_err(), fault) {
+                    (Refusal::Code { code, part_bytes }, Ok(answer)) => {
+                        assert_eq!((code, part_bytes), (answer, if done == 2 { 2 } else { 4 }));
+                    }
+                    (Refusal::Error(error), Err(kind)) => assert_eq!(*error.kind(), kind),
+                    (refusal, fault) => panic!("{refusal:?} after {fault:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_registered_already_is_not_tried_in_parts() {
+        let (outcome, pinned) = with_faults(&[Ok(ALREADY_REGISTERED)]);
+        assert!(matches!(outcome, Err(Refusal::Code { code: ALREADY_REGISTERED, .. })), "{outcome:?}");
+        assert!(pinned.is_empty());
+    }
+
+    #[test]
+    fn a_range_on_its_way_is_waited_for_and_is_not_pinned_yet() {
+        let known = Registrations::default();
+        assert!(known.enter(4096, 100).unwrap());
+        assert!(!known.holds(4096, 1));
+        assert_eq!(*known.enter(4100, 100).unwrap_err().kind(), ErrorKind::Overlap);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| known.enter(4096, 100).unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!second.is_finished());
+            known.leave(4096, Some(40));
+            assert!(!second.join().unwrap(), "the first did it for both");
+        });
+        assert!(known.holds(4096, 100) && known.piece(4096, 100) == 40);
+        assert!(known.give_up(4096).is_none());
+        assert_eq!(known.give_up(4096).unwrap().collect::<Vec<_>>(), [4096, 4136, 4176]);
+        assert!(!known.holds(4096, 1), "on its way out");
+        known.leave(4096, None);
+        assert!(known.enter(4096, 100).unwrap(), "gone");
     }
 }

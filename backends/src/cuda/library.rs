@@ -106,6 +106,9 @@ functions! {
         copy_to_host: cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
         copy_on_device: cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
         fill: cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
+        pointer_attributes: cuPointerGetAttributes(
+            c_uint, *mut CUpointer_attribute, *mut *mut c_void, CUdeviceptr
+        );
         pointer_attribute: cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);
         module_load: cuModuleLoadDataEx(
             *mut CUmodule, *const c_void, c_uint, *mut CUjit_option, *mut *mut c_void

@@ -37,6 +37,7 @@ mod counters;
 mod device;
 mod error;
 mod event;
+mod gate;
 mod host;
 mod launch;
 mod library;

@@ -107,6 +107,10 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
+        if !self.context.api.is_own_process() {
+            return;
+        }
+        let _leave = self.context.block("unloading a CUDA kernel");
         self.context.end("unloading a CUDA kernel", |library| {
             // SAFETY: loaded by this value, and nothing runs of it any more.
             unsafe { (library.module_unload)(self.raw) }
@@ -124,24 +128,67 @@ pub(super) struct Modules {
 
 #[derive(Default)]
 struct Held {
-    sources: Mutex<HashMap<Key, Loaded>>,
+    sources: Mutex<Sources>,
     built_ins: Mutex<BuiltIns>,
     /// The kernel that carries small copies; nothing inside if it cannot be had.
     carrier: OnceLock<Option<Carrier>>,
 }
 
-/// A source by the place of its text: it is kept, so no other text can come there.
+/// A source by the place of its text, which is kept so that no other text can come there: nothing has to be read to
+/// find what was made of it.
 #[derive(PartialEq, Eq, Hash)]
-struct Key {
+struct Place {
     text: usize,
     language: Language,
     entry: String,
 }
 
+/// A source by what it says.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    text: Arc<[u8]>,
+    language: Language,
+    entry: String,
+}
+
+#[derive(Default)]
+struct Sources {
+    loaded: HashMap<Key, Loaded>,
+    places: HashMap<Place, Placed>,
+}
+
 struct Loaded {
     function: Result<Function>,
     _module: Option<Module>,
+}
+
+struct Placed {
+    function: Result<Function>,
     _text: Arc<[u8]>,
+}
+
+impl Sources {
+    /// What was made of a source, wherever its text lies.
+    fn known(&mut self, source: &Source) -> Option<Result<Function>> {
+        let (text, language) = (source.text.as_ptr().addr(), source.language);
+        let place = Place { text, language, entry: source.entry.clone() };
+        if let Some(known) = self.places.get(&place) {
+            return Some(known.function.clone());
+        }
+        let function = self.loaded.get(&Key::of(source))?.function.clone();
+        if self.places.len() >= SOURCES_MAX {
+            // They are found again by what they say.
+            self.places.clear();
+        }
+        self.places.insert(place, Placed { function: function.clone(), _text: Arc::clone(&source.text) });
+        Some(function)
+    }
+}
+
+impl Key {
+    fn of(source: &Source) -> Self {
+        Self { text: Arc::clone(&source.text), language: source.language, entry: source.entry.clone() }
+    }
 }
 
 #[derive(Default)]
@@ -192,13 +239,15 @@ impl Modules {
         name: &str,
         source: &Source,
     ) -> Result<Function> {
-        let key =
-            Key { text: source.text.as_ptr().addr(), language: source.language, entry: source.entry.clone() };
-        let mut sources = lock(&self.held.sources);
-        if let Some(known) = sources.get(&key) {
-            return known.function.clone();
+        if let Some(known) = lock(&self.held.sources).known(source) {
+            return known;
         }
-        if sources.len() >= SOURCES_MAX {
+        let _leave = context.block("loading a CUDA kernel");
+        let mut sources = lock(&self.held.sources);
+        if let Some(known) = sources.known(source) {
+            return known;
+        }
+        if sources.loaded.len() >= SOURCES_MAX {
             let kind = ErrorKind::TooLarge { need: SOURCES_MAX as u64 + 1, max: SOURCES_MAX as u64 };
             return Err(Error::new(kind, "loading a CUDA kernel").with("unit", "kernels"));
         }
@@ -211,8 +260,7 @@ impl Modules {
             Err(error) if error.is_device_lost() => return Err(error),
             Err(error) => (None, Err(error)),
         };
-        let loaded = Loaded { function: function.clone(), _module: module, _text: Arc::clone(&source.text) };
-        sources.insert(key, loaded);
+        sources.loaded.insert(Key::of(source), Loaded { function: function.clone(), _module: module });
         function
     }
 }
@@ -261,6 +309,10 @@ impl Held {
         text: &'static Text,
         entry: &'static str,
     ) -> Result<Function> {
+        if let Some(known) = lock(&self.built_ins).functions.get(entry) {
+            return Ok(*known);
+        }
+        let _leave = context.block("loading a CUDA kernel");
         let mut held = lock(&self.built_ins);
         let BuiltIns { modules, functions } = &mut *held;
         if let Some(known) = functions.get(entry) {

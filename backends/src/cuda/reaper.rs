@@ -4,7 +4,9 @@
 //! (seen on an H200). On the thread that feeds the device that would be a stall, and a deadlock where the
 //! device waits for something that this thread is about to do. So a thread of its own does it. And while a call
 //! waits so, it keeps other threads' calls from being made (seen there: a copy waited for as long): so nothing is
-//! freed before the device's streams are idle, unless an allocation needs the memory.
+//! freed before the device's streams are idle, those of every opening that shares the context, unless an allocation
+//! needs the memory; and nothing at all while a stream waits for a word, which another thread's call may have to
+//! write (`gate.rs`).
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -17,7 +19,6 @@ use cudarc::driver::sys::CUdeviceptr;
 use spoc_driver::{Error, ErrorKind, HostBuffer, Result};
 
 use super::context::Context;
-use super::stream::Lanes;
 use crate::sync::lock;
 
 /// What is to be freed. Nothing enqueued uses it any more.
@@ -47,15 +48,20 @@ pub(super) struct Reaper {
 }
 
 impl Reaper {
-    pub(super) fn start(context: &Arc<Context>, lanes: &Arc<Lanes>) -> Result<Self> {
+    pub(super) fn start(context: &Arc<Context>) -> Result<Self> {
         let (doomed, to_free) = channel();
         let pending_bytes = Arc::new(AtomicU64::new(0));
-        let (works_in, counts, lanes) = (Arc::clone(context), Arc::clone(&pending_bytes), Arc::clone(lanes));
+        let (works_in, counts) = (Arc::clone(context), Arc::clone(&pending_bytes));
         let (done, is_done) = channel();
         std::thread::Builder::new()
             .name("spoc-cuda-free".to_owned())
             .spawn(move || {
-                work(&to_free, || lanes.are_idle(), |doomed| free(&works_in, doomed, &counts));
+                let gate = &works_in.gate;
+                let leave = |when| match when {
+                    When::Idle if !works_in.lanes.are_idle() => None,
+                    When::Idle | When::Unwaited => gate.try_block(),
+                };
+                work(&to_free, leave, |doomed| free(&works_in, doomed, &counts));
                 // Dropped here in any case, which is an answer too.
                 let _ = done.send(());
             })
@@ -106,31 +112,65 @@ impl Drop for Reaper {
     }
 }
 
-/// How often a busy device is looked at.
+/// How often a busy device is looked at, first and at last.
 const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
 
-fn work(to_free: &Receiver<Doomed>, is_idle: impl Fn() -> bool, free: impl Fn(Doomed)) {
+/// How often it is asked for leave when somebody waits for the memory, two milliseconds apart.
+const TRIES: u32 = 500;
+
+/// What has to be so before something is freed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// All streams are idle.
+    Idle,
+    /// No stream waits for a word.
+    Unwaited,
+}
+
+fn work<L>(to_free: &Receiver<Doomed>, leave: impl Fn(When) -> Option<L>, free: impl Fn(Doomed)) {
     let mut waiting = VecDeque::new();
+    let mut pause = PAUSE;
+    // Leave is asked for before each: while one is freed a stream may be given what the next would wait for.
+    let free_all = |waiting: &mut VecDeque<Doomed>, when| {
+        while !waiting.is_empty()
+            && let Some(_leave) = leave(when)
+        {
+            waiting.drain(..1).for_each(&free);
+        }
+        waiting.is_empty()
+    };
     loop {
         let next = if waiting.is_empty() {
             to_free.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
-            to_free.recv_timeout(PAUSE)
+            to_free.recv_timeout(pause)
         };
+        pause = PAUSE_MAX.min(pause * 2);
         match next {
-            // Somebody needs the memory now, and waits for it.
-            Ok(mark @ Doomed::Mark(_)) => waiting.drain(..).chain([mark]).for_each(&free),
-            Ok(doomed) => waiting.push_back(doomed),
+            // Somebody needs the memory now, and waits for it. Not for ever: the word may be theirs to write.
+            Ok(mark @ Doomed::Mark(_)) => {
+                for _ in 0..TRIES {
+                    if free_all(&mut waiting, When::Unwaited) {
+                        break;
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                free(mark);
+            }
+            Ok(doomed) => {
+                waiting.push_back(doomed);
+                pause = PAUSE;
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                waiting.drain(..).for_each(&free);
+                while !free_all(&mut waiting, When::Unwaited) {
+                    std::thread::sleep(PAUSE);
+                }
                 return;
             }
         }
-        // Asked before each: while one is freed a stream may be given what the next would wait for.
-        while !waiting.is_empty() && is_idle() {
-            waiting.drain(..1).for_each(&free);
-        }
+        free_all(&mut waiting, When::Idle);
     }
 }
 
@@ -172,22 +212,32 @@ pub(super) fn tell(error: &Error) {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
     /// Runs the loop over what is sent before it begins, on a device that is idle when it is looked at for those
     /// times. Answers what was freed (0 is a mark), and how much of it had been at each look.
     fn run(sent: Vec<Doomed>, idle_looks: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        run_with(sent, idle_looks, 0)
+    }
+
+    /// As [`run`], on a device whose streams wait for a word for so many times that it is asked about.
+    fn run_with(sent: Vec<Doomed>, idle_looks: &[usize], waits: usize) -> (Vec<usize>, Vec<usize>) {
         let (sender, to_free) = channel();
         sent.into_iter().for_each(|doomed| sender.send(doomed).unwrap());
         drop(sender);
-        let (freed, looks) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
-        let is_idle = || {
+        let (freed, looks, waits) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()), Cell::new(waits));
+        let leave = |when| {
+            if when == When::Unwaited {
+                let left = waits.get();
+                waits.set(left.saturating_sub(1));
+                return (left == 0).then_some(());
+            }
             looks.borrow_mut().push(freed.borrow().len());
-            idle_looks.contains(&looks.borrow().len())
+            idle_looks.contains(&looks.borrow().len()).then_some(())
         };
-        work(&to_free, is_idle, |doomed| {
+        work(&to_free, leave, |doomed| {
             freed.borrow_mut().push(match doomed {
                 Doomed::Host(first) => first.0.addr(),
                 _ => 0,
@@ -217,5 +267,15 @@ mod tests {
         let (freed, looks) = run(vec![host(1), host(2), mark, host(3)], &[]);
         assert_eq!(looks, [0, 0, 3]);
         assert_eq!(freed, [1, 2, 0, 3]);
+    }
+
+    #[test]
+    fn nothing_is_freed_while_a_stream_waits_for_a_word() {
+        let mark = Doomed::Mark(channel().0);
+        let (freed, _) = run_with(vec![host(1), mark, host(2)], &[], 5);
+        assert_eq!(freed, [1, 0, 2], "as soon as the word has come");
+        let mark = Doomed::Mark(channel().0);
+        let (freed, _) = run_with(vec![host(1), mark, host(2)], &[], TRIES as usize + 5);
+        assert_eq!(freed, [0, 1, 2], "whoever waits for memory does not wait for ever");
     }
 }

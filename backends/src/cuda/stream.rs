@@ -1,7 +1,7 @@
 //! Streams: the API's own, whose default stream is ordered against blocking ones by the API itself.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use cudarc::driver::sys::{CUstream, CUstream_flags};
 use spoc_driver::backend::CaptureState;
@@ -26,6 +26,8 @@ pub(super) struct Lane {
     kind: Kind,
     /// Recorded to wait for the stream: the API's own wait may spin.
     end: Event,
+    /// Recorded behind each wait for a word.
+    words: OnceLock<Arc<Event>>,
     context: Arc<Context>,
     // Last: what was lent goes after our use of it.
     _keep_alive: KeepAlive,
@@ -115,7 +117,8 @@ impl Stream {
             shared.modules.load_ahead(&context);
         }
         let end = Event::create(&context)?;
-        let lane = Arc::new(Lane { raw, kind, end, context, _keep_alive: keep_alive });
+        let words = OnceLock::new();
+        let lane = Arc::new(Lane { raw, kind, end, words, context, _keep_alive: keep_alive });
         shared.add(&lane);
         Ok(Self { lane, _shared: Arc::clone(shared) })
     }
@@ -165,6 +168,21 @@ impl Lane {
             self.capturing()?;
         }
         self.api().check(call(self.raw), doing)
+    }
+
+    /// Enqueues a wait for a word, when no call is under way that waits for the device.
+    pub(super) fn wait_for_word(&self, call: impl FnOnce(CUstream) -> Code) -> Result<()> {
+        let words = match self.words.get() {
+            Some(words) => words,
+            None => {
+                let new = Arc::new(Event::create(&self.context)?);
+                self.words.get_or_init(|| new)
+            }
+        };
+        self.context.gate.wait(words, || {
+            self.enqueue("waiting for a word on a CUDA stream", call)?;
+            words.record(self)
+        })
     }
 
     /// Asks, which harms nothing. The context is current, or the stream is not the default one.
@@ -223,7 +241,7 @@ impl Lane {
     }
 }
 
-/// The streams of a device.
+/// Streams: those of an opening, or those of a context.
 #[derive(Default)]
 pub(super) struct Lanes(Mutex<Vec<Weak<Lane>>>);
 
@@ -247,7 +265,13 @@ impl Lanes {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if self.kind != Kind::Own || !self.api().is_own_process() {
+        if !self.api().is_own_process() {
+            return;
+        }
+        if let Some(words) = self.words.take() {
+            self.context.gate.orphan(words);
+        }
+        if self.kind != Kind::Own {
             return;
         }
         // SAFETY: created here, and destroyed once; pending work goes on.

@@ -13,6 +13,7 @@ mod kernels;
 mod memory;
 mod pinning;
 mod processes;
+mod words;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
