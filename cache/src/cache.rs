@@ -466,11 +466,20 @@ impl SlotCache {
     /// # Errors
     /// A stream of another device.
     pub fn reader<S: Deref<Target = Stream>>(&self, stream: S) -> Result<Reader<S>> {
-        if !stream.device().is(&self.device) {
+        self.reader_on(stream, Vec::new())
+    }
+
+    /// A reader for one engine thread, whose launches go to `stream` and to `others`, and to no other stream. The end of a
+    /// step records an event on each.
+    ///
+    /// # Errors
+    /// A stream of another device.
+    pub fn reader_on<S: Deref<Target = Stream>>(&self, stream: S, others: Vec<S>) -> Result<Reader<S>> {
+        if !std::iter::once(&stream).chain(&others).all(|stream| stream.device().is(&self.device)) {
             return Err(Error::new(ErrorKind::WrongDevice));
         }
         let cell = self.shared.with(Core::join_reader);
-        Ok(Reader::new(Arc::clone(&self.shared), cell, stream))
+        Ok(Reader::new(Arc::clone(&self.shared), cell, stream, others))
     }
 
     /// [`acquire`](SlotCache::acquire), waiting for the disk if need be.

@@ -230,6 +230,12 @@ impl<S: Deref<Target = Stream>> Lease<S> {
         })
     }
 
+    /// As a drop, on several streams; kept aside while one of them is captured.
+    pub(crate) fn end_on(mut self, streams: &[&Stream], capturing: bool) {
+        let Some(grant) = self.grant.take() else { return };
+        give_back(&self.shared, grant, streams, capturing);
+    }
+
     fn end(&mut self, streams: &[&Stream]) -> Result<()> {
         let Some(grant) = self.grant.take() else { return Ok(()) };
         self.shared.with(|core| {
@@ -274,16 +280,20 @@ impl<S: Deref<Target = Stream>> Drop for Lease<S> {
         let Some(grant) = self.grant.take() else { return };
         // In a captured stream an event would belong to the graph and fire at each of its runs.
         let capturing = self.stream.is_capturing().is_ok_and(|state| state == CaptureState::Active);
-        let stream: &Stream = &self.stream;
-        self.shared.with(|core| {
-            if capturing {
-                core.quarantine(&grant.slots);
-            } else if let Err(error) = core.release(&grant.slots, &[stream]) {
-                tracing::warn!(%error, "a dropped lease could not be ordered: its slots are kept aside");
-            }
-            core.retire_grant(grant);
-        });
+        give_back(&self.shared, grant, &[&self.stream], capturing);
     }
+}
+
+/// Releases what nobody can be told an error about.
+fn give_back(shared: &Shared, grant: Grant, streams: &[&Stream], capturing: bool) {
+    shared.with(|core| {
+        if capturing {
+            core.quarantine(&grant.slots);
+        } else if let Err(error) = core.release(&grant.slots, streams) {
+            tracing::warn!(%error, "a dropped lease could not be ordered: its slots are kept aside");
+        }
+        core.retire_grant(grant);
+    });
 }
 
 impl<S: Deref<Target = Stream>> fmt::Debug for Lease<S> {

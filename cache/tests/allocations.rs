@@ -95,4 +95,34 @@ fn as_many_for_four_times_the_chunks() {
     let (many, ()) = counted(|| hits(400));
     println!("hits: {few} allocations in 100 sets, {many} in 400");
     assert!(many <= few + 4, "{few} allocations in 100 sets, {many} in 400");
+
+    // A reader finds, holds, lets go and ends steps without any allocation at all.
+    let side = device.create_stream(StreamOptions::default()).unwrap();
+    let reader = cache.reader_on(&stream, vec![&side]).unwrap();
+    drop(reader.wait_acquire(&keys[..4]).unwrap());
+    let steps = |times: usize| {
+        for _ in 0..times {
+            let first = reader.try_acquire(&keys[..4]).expect("it is there");
+            let second = reader.try_acquire(&keys[2..4]).expect("it is there");
+            drop(first);
+            reader.end_step().unwrap();
+            drop(second);
+            reader.end_step().unwrap();
+            stream.synchronize().unwrap();
+            side.synchronize().unwrap();
+        }
+    };
+    steps(50);
+    let found = || {
+        for _ in 0..1000 {
+            drop(reader.try_acquire(&keys[..4]).expect("it is there"));
+        }
+    };
+    // The least of some, without what the system's own threads do.
+    let (of_found, ()) = (0..5).map(|_| counted(found)).min_by_key(|(count, ())| *count).unwrap();
+    let (few, ()) = counted(|| steps(50));
+    let (many, ()) = counted(|| steps(400));
+    println!("readers: {of_found} allocations in 1000 sets; {few} in 100 ends of a step, {many} in 800");
+    assert_eq!(of_found, 0, "allocations in 1000 sets that a reader found");
+    assert!(many <= few + 4, "{few} allocations in 100 ends of a step, {many} in 800");
 }

@@ -95,7 +95,7 @@ fn one_thread(args: &Args, setup: &Setup) -> Result<()> {
             if (index + 1).is_multiple_of(STEP_SETS) {
                 let began = Instant::now();
                 // Nothing is captured, and the stream is sound.
-                let _ = black_box(reader.end_step(&[]));
+                let _ = black_box(reader.end_step());
                 steps.push(began.elapsed().as_nanos() as f64);
             }
         });
@@ -173,7 +173,7 @@ fn rate(args: &Args, setup: &Setup, threads: usize, disjoint: bool) -> Result<f6
                         for set in step {
                             done += u64::from(black_box(reader.try_acquire(set)).is_some());
                         }
-                        reader.end_step(&[])?;
+                        reader.end_step()?;
                     }
                 }
                 sets.fetch_add(done, Ordering::Relaxed);

@@ -7,6 +7,6 @@ mod visits;
 
 pub use protocol::SLOTS_MAX;
 pub(crate) use protocol::{Line, Standing, Word, Words};
-pub use reader::{Reader, ReaderAcquire, ReaderLease};
+pub use reader::{Reader, ReaderAcquire, ReaderLease, ReaderPending};
 pub(crate) use registry::{ReaderCell, Registry};
 pub(crate) use visits::sets;

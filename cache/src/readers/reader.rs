@@ -12,13 +12,15 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One engine thread's way to what is resident: sets that are there as a whole are found and held without a lock,
 /// without allocating, and without touching a cache line that another thread writes.
 ///
-/// Launches go to the reader's stream. Ending a lease costs nothing on the device; [`end_step`](Reader::end_step)
-/// records one event behind everything launched since the last one, and only then may the slots of ended leases be
-/// filled anew. A set that is not there as a whole is acquired through the cache, which ends the step first.
+/// Launches go to the reader's streams, which it is made with and which stay the same. Ending a lease costs nothing on the
+/// device; [`end_step`](Reader::end_step) records one event a stream behind everything launched since the last one, and
+/// only then may the slots of ended leases be filled anew. A set that is not there as a whole is acquired through the
+/// cache, which ends the step first, on every stream.
 ///
 /// ```
 /// # use spoc_cache::{CacheOptions, Catalogue, GroupRules, Pump, PumpOptions, SlotCache};
@@ -45,7 +47,7 @@ use std::sync::Arc;
 ///         // In the place of a launch.
 ///         assert_eq!(stream.copy_to_host(&segment, offset, vec![0; 3])?.wait()?, [1, 2, 3]);
 ///     }
-///     reader.end_step(&[])?;
+///     reader.end_step()?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -53,6 +55,8 @@ pub struct Reader<S: Deref<Target = Stream>> {
     shared: Arc<Shared>,
     cell: Arc<ReaderCell>,
     stream: S,
+    /// Other streams that launch what it finds.
+    others: Vec<S>,
     local: RefCell<Local>,
 }
 
@@ -85,7 +89,42 @@ pub enum ReaderAcquire<'r, S: Deref<Target = Stream>> {
     /// Everything was there.
     Ready(ReaderLease<'r, S>),
     /// Something is being read, or the set waits its turn.
-    Pending(Pending<&'r Stream>),
+    Pending(ReaderPending<'r, S>),
+}
+
+/// A reader's set on its way, as a [`Pending`]: dropping it gives up.
+#[derive(Debug)]
+#[must_use]
+pub struct ReaderPending<'r, S: Deref<Target = Stream>> {
+    reader: &'r Reader<S>,
+    pending: Pending<&'r Stream>,
+}
+
+impl<'r, S: Deref<Target = Stream>> ReaderPending<'r, S> {
+    /// The lease if everything is there; itself again if not. Never blocks.
+    ///
+    /// # Errors
+    /// As [`Pending::try_lease`].
+    pub fn try_lease(self) -> Result<ReaderAcquire<'r, S>> {
+        let ReaderPending { reader, pending } = self;
+        reader.acquired(pending.try_lease()?)
+    }
+
+    /// Waits until everything has been read and its copies are enqueued.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn wait(self) -> Result<ReaderLease<'r, S>> {
+        self.reader.leased(self.pending.wait()?)
+    }
+
+    /// Like [`wait`](ReaderPending::wait), giving up after `timeout`.
+    ///
+    /// # Errors
+    /// As [`Pending::wait_timeout`].
+    pub fn wait_timeout(self, timeout: Duration) -> Result<ReaderLease<'r, S>> {
+        self.reader.leased(self.pending.wait_timeout(timeout)?)
+    }
 }
 
 impl Local {
@@ -200,11 +239,40 @@ fn count(counter: &AtomicU64, by: u64) {
 }
 
 impl<S: Deref<Target = Stream>> Reader<S> {
-    pub(crate) fn new(shared: Arc<Shared>, cell: Arc<ReaderCell>, stream: S) -> Reader<S> {
-        Reader { shared, cell, stream, local: RefCell::new(Local::default()) }
+    pub(crate) fn new(shared: Arc<Shared>, cell: Arc<ReaderCell>, stream: S, others: Vec<S>) -> Reader<S> {
+        Reader { shared, cell, stream, others, local: RefCell::new(Local::default()) }
     }
 
-    /// The stream that its launches go to.
+    fn streams(&self) -> impl Iterator<Item = &Stream> {
+        std::iter::once(&*self.stream).chain(self.others.iter().map(|other| &**other))
+    }
+
+    /// Whether a stream of the reader is captured, where an event would belong to the graph.
+    fn is_capturing(&self) -> bool {
+        self.streams().any(|stream| stream.is_capturing().is_ok_and(|state| state == CaptureState::Active))
+    }
+
+    /// A lease from the cache is ordered on the first stream: so are the others, behind it.
+    fn leased<'r>(&'r self, lease: Lease<&'r Stream>) -> Result<ReaderLease<'r, S>> {
+        let held = ReaderLease { reader: self, held: Held::Leased(Some(lease)) };
+        if !self.others.is_empty() {
+            let event = self.stream.device().create_event()?;
+            self.stream.record(&event)?;
+            for other in &self.others {
+                other.wait(&event)?;
+            }
+        }
+        Ok(held)
+    }
+
+    fn acquired<'r>(&'r self, acquire: Acquire<&'r Stream>) -> Result<ReaderAcquire<'r, S>> {
+        Ok(match acquire {
+            Acquire::Ready(lease) => ReaderAcquire::Ready(self.leased(lease)?),
+            Acquire::Pending(pending) => ReaderAcquire::Pending(ReaderPending { reader: self, pending }),
+        })
+    }
+
+    /// The stream that its launches go to; of several, the one that it was made with first.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream
@@ -241,7 +309,7 @@ impl<S: Deref<Target = Stream>> Reader<S> {
     pub fn try_acquire(&self, keys: &[Key]) -> Option<ReaderLease<'_, S>> {
         if self.shared.somebody_waits() {
             // For room that this reader may hold. An error is told by the call that ends the step.
-            let _ = self.end_step(&[]);
+            let _ = self.end_step();
         }
         let mut local = self.local.borrow_mut();
         let local = &mut *local;
@@ -271,14 +339,9 @@ impl<S: Deref<Target = Stream>> Reader<S> {
         if let Some(lease) = self.try_acquire(keys) {
             return Ok(ReaderAcquire::Ready(lease));
         }
-        self.end_step(&[])?;
+        self.end_step()?;
         self.learn(keys);
-        Ok(match self.shared.acquire(keys, &*self.stream)? {
-            Acquire::Ready(lease) => {
-                ReaderAcquire::Ready(ReaderLease { reader: self, held: Held::Leased(lease) })
-            }
-            Acquire::Pending(pending) => ReaderAcquire::Pending(pending),
-        })
+        self.acquired(self.shared.acquire(keys, &*self.stream)?)
     }
 
     /// [`acquire`](Reader::acquire), waiting for the disk if need be.
@@ -288,45 +351,38 @@ impl<S: Deref<Target = Stream>> Reader<S> {
     pub fn wait_acquire(&self, keys: &[Key]) -> Result<ReaderLease<'_, S>> {
         match self.acquire(keys)? {
             ReaderAcquire::Ready(lease) => Ok(lease),
-            ReaderAcquire::Pending(pending) => {
-                Ok(ReaderLease { reader: self, held: Held::Leased(pending.wait()?) })
-            }
+            ReaderAcquire::Pending(pending) => pending.wait(),
         }
     }
 
-    /// Ends the step: one event behind everything launched so far on the reader's stream, and one on each other
-    /// stream that used its leases. The slots of leases that ended may be filled anew behind these. Leases that are
-    /// out go on. Call it once a step, a token or a layer: what is held until then cannot leave.
-    ///
-    /// An acquire may end the step by itself, and knows of no other stream: what was launched there under leases that
-    /// ended must be joined to the reader's stream (an event that this waits for), or end a step here, before the next
-    /// acquire.
+    /// Ends the step: one event on each of the reader's streams, behind everything launched so far. The slots of leases that
+    /// ended may be filled anew behind these. Leases that are out go on. Call it once a step, a token or a layer: what is
+    /// held until then cannot leave. An acquire may end the step by itself, in the same way.
     ///
     /// # Errors
-    /// [`ErrorKind::Capturing`] while the stream is captured; the stream's refusals. The step goes on then.
-    pub fn end_step(&self, others: &[&Stream]) -> Result<()> {
-        if self.close_sets(others)? && self.shared.somebody_waits() {
+    /// [`ErrorKind::Capturing`] while one of the streams is captured; the streams' refusals. The step goes on then.
+    pub fn end_step(&self) -> Result<()> {
+        if self.close_sets()? && self.shared.somebody_waits() {
             self.shared.serve();
         }
         Ok(())
     }
 
     /// False if there was nothing to close.
-    fn close_sets(&self, others: &[&Stream]) -> Result<bool> {
+    fn close_sets(&self) -> Result<bool> {
         let mut local = self.local.borrow_mut();
         let local = &mut *local;
         let upto = local.set;
         if upto == local.closed {
             return Ok(false);
         }
-        if self.stream.is_capturing().is_ok_and(|state| state == CaptureState::Active) {
+        if self.is_capturing() {
             return Err(Error::new(ErrorKind::Capturing));
         }
         let mut releases = self.cell.releases();
         releases.retire(2);
-        releases.record(local.closed, &self.stream)?;
-        for other in others {
-            releases.record(local.closed, other)?;
+        for stream in self.streams() {
+            releases.record(local.closed, stream)?;
         }
         drop(releases);
         if local.open() > 0 {
@@ -368,7 +424,7 @@ impl<S: Deref<Target = Stream>> Drop for Reader<S> {
         local.leases.clear();
         local.unused.clear();
         count(&self.cell.ended, forgotten);
-        if let Err(error) = self.end_step(&[]) {
+        if let Err(error) = self.end_step() {
             tracing::warn!(%error, "a reader left without an event behind its launches: its slots are kept aside");
             self.shared.with(|core| core.set_reader_aside(&self.cell));
         }
@@ -382,7 +438,7 @@ impl<S: Deref<Target = Stream>> fmt::Debug for Reader<S> {
     }
 }
 
-/// The right to read slots in launches on the reader's stream, as a [`Lease`]. Dropping it ends it.
+/// The right to read slots in launches on the reader's streams, as a [`Lease`]. Dropping it ends it.
 #[must_use]
 pub struct ReaderLease<'r, S: Deref<Target = Stream>> {
     reader: &'r Reader<S>,
@@ -392,8 +448,8 @@ pub struct ReaderLease<'r, S: Deref<Target = Stream>> {
 enum Held<'r> {
     /// Found by the reader: these slots of its own.
     Found { place: u32, len: usize },
-    /// Acquired through the cache.
-    Leased(Lease<&'r Stream>),
+    /// Acquired through the cache; empty once it ends.
+    Leased(Option<Lease<&'r Stream>>),
 }
 
 impl<S: Deref<Target = Stream>> ReaderLease<'_, S> {
@@ -402,7 +458,7 @@ impl<S: Deref<Target = Stream>> ReaderLease<'_, S> {
     pub fn len(&self) -> usize {
         match &self.held {
             Held::Found { len, .. } => *len,
-            Held::Leased(lease) => lease.len(),
+            Held::Leased(lease) => lease.as_ref().map_or(0, Lease::len),
         }
     }
 
@@ -430,7 +486,7 @@ impl<S: Deref<Target = Stream>> ReaderLease<'_, S> {
             Held::Found { place, .. } => {
                 self.reader.local.borrow().leases.get(*place as usize)?.get(index).copied()
             }
-            Held::Leased(lease) => lease.slot(index).map(|slot| slot.slot),
+            Held::Leased(lease) => lease.as_ref()?.slot(index).map(|slot| slot.slot),
         }
     }
 
@@ -454,8 +510,17 @@ impl<S: Deref<Target = Stream>> ReaderLease<'_, S> {
 
 impl<S: Deref<Target = Stream>> Drop for ReaderLease<'_, S> {
     fn drop(&mut self) {
-        if let Held::Found { place, .. } = self.held {
-            self.reader.end_lease(place);
+        match &mut self.held {
+            Held::Found { place, .. } => self.reader.end_lease(*place),
+            Held::Leased(lease) => {
+                let Some(lease) = lease.take() else { return };
+                if self.reader.others.is_empty() {
+                    return;
+                }
+                let capturing = self.reader.is_capturing();
+                let streams: Vec<&Stream> = self.reader.streams().collect();
+                lease.end_on(&streams, capturing);
+            }
         }
     }
 }

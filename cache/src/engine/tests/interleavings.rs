@@ -51,7 +51,7 @@ fn reader(harness: &Harness) -> Own {
     let stream = harness.device.create_stream(StreamOptions::default()).unwrap();
     let reader = harness.cache.reader(Box::new(stream)).unwrap();
     drop(reader.wait_acquire(&harness.keys[..1]).unwrap());
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     reader
 }
 
@@ -65,10 +65,10 @@ fn visits(reader: &Own, key: Key, times: usize) -> Vec<PendingRead<Vec<u8>>> {
             reads.push(read.unwrap());
         }
         if round % 2 == 1 {
-            reader.end_step(&[]).unwrap();
+            reader.end_step().unwrap();
         }
     }
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     reads
 }
 
@@ -137,7 +137,7 @@ fn whoever_waits_for_room_that_readers_hold_gets_it() {
                 let pair = [keys[0], keys[1]];
                 thread::spawn(move || {
                     drop(reader.try_acquire(&pair));
-                    reader.end_step(&[]).unwrap();
+                    reader.end_step().unwrap();
                     drop(reader.try_acquire(&pair[..1]));
                     // Its end closes what is left.
                 })

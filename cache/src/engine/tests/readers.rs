@@ -83,7 +83,7 @@ fn what_a_reader_holds_does_not_leave_before_its_step_ends() {
     assert!(is_resident(&harness, 0) && !is_resident(&harness, 1));
     drop(other);
     harness.finish_jobs();
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     let other = harness.cache.acquire(&keys(&harness, &[2, 3]), &stream).unwrap();
     assert!(!is_resident(&harness, 0));
     harness.finish_jobs();
@@ -102,7 +102,7 @@ fn a_fill_waits_on_the_device_for_what_readers_launched() {
     let lease = found(&reader, &keys(&harness, &[0])).unwrap();
     let read = launch(&stream, lease.memory(0));
     drop(lease);
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     let waits = get(&harness, Counter::ReleaseWaits);
     let Ok(Acquire::Pending(pending)) = harness.cache.acquire(&keys(&harness, &[1]), &stream) else {
         panic!("not pending")
@@ -129,10 +129,10 @@ fn a_set_that_waits_for_a_reader_is_served_when_its_step_ends() {
         panic!("not pending")
     };
     assert!(harness.jobs().is_empty(), "nothing may be evicted");
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     assert!(harness.jobs().is_empty(), "the lease is still out");
     drop(lease);
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     assert_eq!(harness.jobs().len(), 2);
     harness.finish_jobs();
     drop(waiting.wait().unwrap());
@@ -171,7 +171,7 @@ fn a_reader_on_a_captured_stream_keeps_what_it_holds() {
     introduce(&reader, harness.keys[1]);
     drop(found(&reader, &keys(&harness, &[0])).unwrap());
     harness.control.set_capture(harness.control.stream(&stream), CaptureState::Active);
-    assert!(matches!(reader.end_step(&[]).unwrap_err().kind(), ErrorKind::Capturing));
+    assert!(matches!(reader.end_step().unwrap_err().kind(), ErrorKind::Capturing));
     assert_eq!(reader.acquire(&keys(&harness, &[2])).unwrap_err().kind().as_str(), "capturing");
     drop(reader);
     // No event is behind its launches: the slot is kept aside until the device was synchronised.
@@ -195,7 +195,7 @@ fn readers_feed_the_policy() {
     let reader = harness.cache.reader(&stream).unwrap();
     introduce(&reader, harness.keys[2]);
     drop(found(&reader, &keys(&harness, &[0])).unwrap());
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     drop(harness.cache.acquire(&keys(&harness, &[3]), &stream).unwrap());
     assert!(is_resident(&harness, 0) && !is_resident(&harness, 1), "1 is the least recently used");
 }
@@ -213,7 +213,7 @@ fn an_unregistered_model_is_gone_for_readers_and_not_before_they_let_go() {
     assert_eq!(harness.cache.unregister(key.model).unwrap_err().kind().as_str(), "in_use");
     drop(lease);
     assert!(found(&reader, &[key]).is_some(), "the refusal changed nothing");
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     harness.cache.unregister(key.model).unwrap();
     assert!(found(&reader, &[key]).is_none());
     assert_eq!(reader.wait_acquire(&[key]).unwrap_err().kind().as_str(), "stale_key");
@@ -512,10 +512,10 @@ fn a_reader_keeps_a_segment_until_its_step_ends_and_has_run() {
     drop(found(&reader, &keys(&harness, &[last])).unwrap());
     let at_once = Some(Instant::now());
     assert_eq!(harness.cache.resize(0, 1, at_once).unwrap(), 2, "held");
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     let read = stream.copy_to_host(&harness.cache.segments()[1].clone().unwrap(), 0, vec![0; 8]).unwrap();
     drop(found(&reader, &keys(&harness, &[last])).unwrap());
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     assert_eq!(harness.cache.resize(0, 1, at_once).unwrap(), 2, "its event has not fired");
     harness.control.run_all();
     assert_eq!(harness.cache.resize(0, 1, at_once).unwrap(), 1);
@@ -549,7 +549,7 @@ fn a_set_that_must_be_read_comes_through_the_cache() {
         panic!("not pending")
     };
     harness.finish_jobs();
-    let lease: Lease<&Stream> = pending.wait().unwrap();
+    let lease = pending.wait().unwrap();
     assert_eq!(lease.len(), 2);
     drop(lease);
     let lease = reader.wait_acquire(&keys(&harness, &[0, 1])).unwrap();
@@ -569,7 +569,7 @@ fn leases_that_overlap_hold_no_more_than_themselves() {
         let next = found(&reader, &keys(&harness, &[group])).unwrap();
         assert_eq!(next.slot_number(0), Some(slot_of(&harness, group)));
         drop(std::mem::replace(&mut held, next));
-        reader.end_step(&[]).unwrap();
+        reader.end_step().unwrap();
     }
     harness.control.run_all();
     // Group 3 alone is held: three others fit.
@@ -727,7 +727,7 @@ fn what_failed_under_a_reader_is_not_filled_under_its_launches() {
     let waiting = harness.cache.acquire(&keys(&harness, &[1]), &other).unwrap();
     assert!(harness.jobs().is_empty(), "the reader has the only slot");
     drop(lease);
-    reader.end_step(&[]).unwrap();
+    reader.end_step().unwrap();
     assert_eq!(harness.jobs().len(), 1, "recovered by the end of the step");
     harness.finish_jobs();
     drop(waiting);
@@ -759,4 +759,41 @@ fn a_page_has_the_slots_of_one_cache() {
     drop(cache);
     assert!(page.try_own().is_some(), "and then it is not");
     drop((device, feed));
+}
+
+/// An acquire may end the step by itself: it knows every stream that the reader launches on, and so do leases that had to
+/// be read.
+#[test]
+fn every_stream_of_a_reader_is_waited_for() {
+    for read_in in [false, true] {
+        let harness = Harness::new(1, PolicyKind::Lru);
+        let (stream, other) = (stream(&harness), stream(&harness));
+        if !read_in {
+            warm(&harness, &[0], &stream);
+        }
+        let reader = harness.cache.reader_on(&stream, vec![&other]).unwrap();
+        let lease = match reader.acquire(&keys(&harness, &[0])).unwrap() {
+            crate::readers::ReaderAcquire::Ready(lease) => lease,
+            crate::readers::ReaderAcquire::Pending(pending) => {
+                // Every copy is enqueued, none has run: the other stream is behind them as well.
+                let job = harness.jobs()[0];
+                (0..8).for_each(|_| drop(harness.deliver(job, Ok(()))));
+                pending.wait().unwrap()
+            }
+        };
+        let read = launch(&other, lease.memory(0));
+        drop(lease);
+        // Ends the step, evicts, and is filled at once: behind the launch on the other stream.
+        let waiting = reader.acquire(&keys(&harness, &[1])).unwrap();
+        for job in harness.jobs() {
+            (0..8).for_each(|_| drop(harness.deliver(job, Ok(()))));
+        }
+        harness.control.run_all();
+        assert_eq!(read.wait().unwrap(), bytes_of(0));
+        harness.finish_jobs();
+        drop(waiting);
+        drop(reader);
+        harness.control.run_all();
+        assert_eq!(harness.control.violations(), Vec::<String>::new());
+    }
 }

@@ -6,7 +6,7 @@ use super::schedules::{Random, wanted};
 use crate::cache::CacheOptions;
 use crate::lease::{Acquire, Lease, Pending};
 use crate::policy::PolicyKind;
-use crate::readers::{Reader, ReaderAcquire, ReaderLease};
+use crate::readers::{Reader, ReaderAcquire, ReaderLease, ReaderPending};
 use crate::slots::state::State;
 use crate::slots::{Listed, NONE};
 use crate::stats::layout::Counter;
@@ -18,6 +18,7 @@ enum Held<'w> {
     Pending(Pending<&'w Stream>),
     Lease(Lease<&'w Stream>),
     Found(ReaderLease<'w, &'w Stream>),
+    Wanted(ReaderPending<'w, &'w Stream>),
 }
 
 struct World<'w> {
@@ -66,7 +67,7 @@ impl<'w> World<'w> {
         }
         match reader.acquire(&keys) {
             Ok(ReaderAcquire::Ready(lease)) => self.held.push((groups, Held::Found(lease))),
-            Ok(ReaderAcquire::Pending(pending)) => self.held.push((groups, Held::Pending(pending))),
+            Ok(ReaderAcquire::Pending(pending)) => self.held.push((groups, Held::Wanted(pending))),
             Err(error) => self.expect(&error),
         }
     }
@@ -85,6 +86,11 @@ impl<'w> World<'w> {
             (groups, Held::Pending(pending)) => match pending.try_lease() {
                 Ok(Acquire::Ready(lease)) => self.held.push((groups, Held::Lease(lease))),
                 Ok(Acquire::Pending(pending)) => self.held.push((groups, Held::Pending(pending))),
+                Err(error) => self.expect(&error),
+            },
+            (groups, Held::Wanted(pending)) => match pending.try_lease() {
+                Ok(ReaderAcquire::Ready(lease)) => self.held.push((groups, Held::Found(lease))),
+                Ok(ReaderAcquire::Pending(pending)) => self.held.push((groups, Held::Wanted(pending))),
                 Err(error) => self.expect(&error),
             },
             other => self.held.push(other),
@@ -107,13 +113,16 @@ impl<'w> World<'w> {
             stream.copy_to_host(&segment, base, vec![0; bytes_of(0).len()]).unwrap()
         };
         match held {
-            Held::Pending(_) => {}
+            Held::Pending(_) | Held::Wanted(_) => {}
             Held::Lease(lease) => {
                 self.reads.push((groups[index], read(lease.stream(), lease.memory(index).unwrap())));
             }
             // Readers find only what need not be waited for; what they acquired is on their stream.
             Held::Found(lease) => {
-                let stream = self.readers.iter().find(|reader| lease.is_of(reader)).unwrap().stream();
+                let reader = self.readers.iter().position(|reader| lease.is_of(reader)).unwrap();
+                // The second has the third stream, too.
+                let also = usize::from(reader == 1 && self.random.below(2) == 0);
+                let stream = &self.streams[reader + also];
                 self.reads.push((groups[index], read(stream, lease.memory(index).unwrap())));
             }
         }
@@ -173,7 +182,7 @@ impl<'w> World<'w> {
 
     fn end_step(&mut self) {
         let reader = &self.readers[self.random.below(self.readers.len())];
-        if let Err(error) = reader.end_step(&[]) {
+        if let Err(error) = reader.end_step() {
             assert!(matches!(error.kind(), ErrorKind::Capturing), "{error}");
         }
     }
@@ -259,13 +268,20 @@ impl<'w> World<'w> {
         }
         for round in 0.. {
             self.harness.finish_jobs();
-            self.readers.iter().for_each(|reader| reader.end_step(&[]).unwrap());
+            self.readers.iter().for_each(|reader| reader.end_step().unwrap());
             let before = self.held.len();
             for (groups, held) in std::mem::take(&mut self.held) {
                 match held {
                     Held::Pending(pending) => match pending.try_lease() {
                         Ok(Acquire::Pending(pending)) => self.held.push((groups, Held::Pending(pending))),
                         Ok(Acquire::Ready(_)) => {}
+                        Err(error) => self.expect(&error),
+                    },
+                    Held::Wanted(pending) => match pending.try_lease() {
+                        Ok(ReaderAcquire::Pending(pending)) => {
+                            self.held.push((groups, Held::Wanted(pending)));
+                        }
+                        Ok(ReaderAcquire::Ready(_)) => {}
                         Err(error) => self.expect(&error),
                     },
                     other => drop(other),
@@ -276,7 +292,7 @@ impl<'w> World<'w> {
             }
             assert!(round < 20 || self.held.len() < before, "{} sets wait for ever", self.held.len());
         }
-        self.readers.iter().for_each(|reader| reader.end_step(&[]).unwrap());
+        self.readers.iter().for_each(|reader| reader.end_step().unwrap());
         self.harness.finish_jobs();
         self.harness.control.run_all();
         self.check();
@@ -295,8 +311,9 @@ fn run(seed: u64, policy: PolicyKind) -> u64 {
     let streams: Vec<Stream> =
         (0..3).map(|_| harness.device.create_stream(StreamOptions::default()).unwrap()).collect();
     let found = {
-        let readers: Vec<Reader<&Stream>> =
-            streams[..2].iter().map(|stream| harness.cache.reader(stream).unwrap()).collect();
+        let readers: Vec<Reader<&Stream>> = [(&streams[0], vec![]), (&streams[1], vec![&streams[2]])]
+            .map(|(stream, others)| harness.cache.reader_on(stream, others).unwrap())
+            .into();
         let mut world = World {
             random: Random::new(seed),
             harness: &harness,
