@@ -2,7 +2,7 @@
 
 use super::harness::{Harness, SLOT_BYTES, bytes_of, read_error};
 use crate::cache::CacheOptions;
-use crate::lease::{Acquire, Lease};
+use crate::lease::Acquire;
 use crate::policy::PolicyKind;
 use crate::readers::Reader;
 use crate::slots::NONE;
@@ -761,6 +761,13 @@ fn a_page_has_the_slots_of_one_cache() {
     drop((device, feed));
 }
 
+/// Every chunk of a job arrives; no copy runs.
+fn deliver_all(harness: &Harness, job: usize) {
+    for _ in 0..8 {
+        harness.deliver(job, Ok(()));
+    }
+}
+
 /// An acquire may end the step by itself: it knows every stream that the reader launches on, and so do leases that had to
 /// be read.
 #[test]
@@ -777,7 +784,7 @@ fn every_stream_of_a_reader_is_waited_for() {
             crate::readers::ReaderAcquire::Pending(pending) => {
                 // Every copy is enqueued, none has run: the other stream is behind them as well.
                 let job = harness.jobs()[0];
-                (0..8).for_each(|_| drop(harness.deliver(job, Ok(()))));
+                deliver_all(&harness, job);
                 pending.wait().unwrap()
             }
         };
@@ -786,7 +793,7 @@ fn every_stream_of_a_reader_is_waited_for() {
         // Ends the step, evicts, and is filled at once: behind the launch on the other stream.
         let waiting = reader.acquire(&keys(&harness, &[1])).unwrap();
         for job in harness.jobs() {
-            (0..8).for_each(|_| drop(harness.deliver(job, Ok(()))));
+            deliver_all(&harness, job);
         }
         harness.control.run_all();
         assert_eq!(read.wait().unwrap(), bytes_of(0));
