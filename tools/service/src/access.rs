@@ -45,6 +45,19 @@ pub fn check_path(roots: &[PathBuf], path: &Path) -> Result<()> {
     if roots.iter().any(below) { Ok(()) } else { Err(refuse()) }
 }
 
+/// Names go into lists, logs and labels.
+///
+/// # Errors
+/// `usage`.
+pub fn check_name(what: &str, name: &str) -> Result<()> {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_.:+".contains(c);
+    if !name.is_empty() && name.len() <= 200 && name.chars().all(is_plain) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(200).collect();
+    Err(Error::new("usage", format!("{what} {shown:?}: expected a name of letters, digits and -_.:+")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +70,16 @@ mod tests {
             assert_eq!(access.check(peer(uid, gid)).is_ok(), allowed, "{uid} {gid}");
         }
         assert!(Access::default().check(peer(nix::unistd::geteuid().as_raw(), 77)).is_ok());
+    }
+
+    #[test]
+    fn names_are_plain_and_short() {
+        assert!(check_name("model", "Llama-3.1_8B:q4+x").is_ok() && check_name("image", "größe").is_ok());
+        for bad in ["", "a b", "a/b", "a\nb", "a\"b", "m@0123", "m#*", &"x".repeat(201)] {
+            let error = check_name("model", bad).expect_err(bad);
+            assert_eq!(error.kind(), "usage");
+            assert!(error.message().len() < 400 && !error.message().contains('\n'));
+        }
     }
 
     #[test]

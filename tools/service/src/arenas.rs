@@ -6,13 +6,16 @@ use crate::host::{CountersFor, HostDevice};
 use crate::models::Registered;
 use crate::segments::{Numbered, SegmentBook};
 use crate::session::{Held, Session};
-use spoc_cache::{Acquire, CacheOptions, Catalogue, Lease, Pending, SlotCache, SlotClass, State};
+use spoc_cache::{Acquire, CacheOptions, Catalogue, ErrorKind, Lease, Pending, SlotCache, SlotClass, State};
 use spoc_driver::{Device, Stream, StreamOptions};
 use spoc_proto::v1 as pb;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How often one that waits looks whether it is still waited for.
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// A slot cache on one device.
 pub struct Arena {
@@ -109,7 +112,10 @@ impl Arena {
             headroom_bytes: config.headroom.0,
             exportable: host.device.capabilities().export_memory.is_available(),
             // So many again may be added by `Resize`.
-            slots_max: classes.iter().map(|class| class.slots).sum::<u32>().saturating_mul(2),
+            slots_max: classes
+                .iter()
+                .fold(0u32, |sum, class| sum.saturating_add(class.slots))
+                .saturating_mul(2),
             ..CacheOptions::default()
         };
         let counters = counters(&format!("arena {}", config.name), options.slots_max as usize);
@@ -171,6 +177,26 @@ impl Arena {
             }
         }
         known[at].clone()
+    }
+
+    /// Lets go of segments that the cache has given back: while their numbers are known, their memory is not free.
+    pub fn forget_gone(&self, book: &SegmentBook) {
+        let mut known = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.cache.segments();
+        for (at, numbered) in known.iter_mut().enumerate() {
+            let is_gone = |numbered: &Numbered| {
+                !now.get(at).is_some_and(|now| now.as_ref().is_some_and(|now| numbered.segment.is(now)))
+            };
+            if let Some(gone) = numbered.take_if(|numbered| is_gone(numbered)) {
+                book.remove(gone.id);
+            }
+        }
+    }
+
+    /// None of its segments can be asked for any more.
+    fn forget_all(&self, book: &SegmentBook) {
+        let mut known = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        known.drain(..).flatten().for_each(|numbered| book.remove(numbered.id));
     }
 
     /// Begins to acquire groups. `Ready` if all are resident and their copies have run.
@@ -259,18 +285,33 @@ pub enum Begun {
 }
 
 impl Begun {
-    /// Waits until the copies have run. Blocks: not for a thread that serves others.
+    /// Waits until the copies have run, or until nobody wants them any more. Blocks: not for a thread that serves
+    /// others.
     ///
     /// # Errors
-    /// `timed_out`, why a fill failed.
-    pub fn wait(self, timeout: Option<Duration>) -> Result<Lease<Borrowed>> {
+    /// `timed_out`, `cancelled`, why a fill failed.
+    pub fn wait(self, timeout: Option<Duration>, wanted: &Weak<()>) -> Result<Lease<Borrowed>> {
+        // A deadline beyond what the clock counts is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let lease = match self {
             Begun::Ready(lease) => return Ok(lease),
             Begun::Copying(lease) => lease,
-            Begun::Pending(pending) => match timeout {
-                Some(timeout) => pending.wait_timeout(timeout)?,
-                None => pending.wait()?,
-            },
+            Begun::Pending(pending) => {
+                loop {
+                    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                    let step = left.map_or(GLANCE, |left| left.min(GLANCE));
+                    match pending.wait_ready(Some(step)) {
+                        Err(error)
+                            if matches!(error.kind(), ErrorKind::TimedOut)
+                                && left.is_none_or(|left| left > step) => {}
+                        other => break other?,
+                    }
+                    if wanted.strong_count() == 0 {
+                        return Err(Error::new("cancelled", "nobody waits for it any more"));
+                    }
+                }
+                pending.wait()?
+            }
         };
         lease.stream().synchronize()?;
         Ok(lease)
@@ -292,8 +333,17 @@ impl ArenaBook {
         arena
     }
 
-    pub fn remove(&self, name: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|arena| arena.name != name);
+    /// Forgets an arena; its memory is free when whoever has it lets go.
+    pub fn remove(&self, name: &str, book: &SegmentBook) {
+        if let Ok(arena) = self.get(name) {
+            self.remove_this(&arena, book);
+        }
+    }
+
+    /// As [`remove`](ArenaBook::remove), and never another of its name.
+    pub fn remove_this(&self, arena: &Arc<Arena>, book: &SegmentBook) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, arena));
+        arena.forget_all(book);
     }
 
     /// # Errors

@@ -69,6 +69,13 @@ impl Host {
         Ok(Host(started))
     }
 
+    /// What tells this device from the others in names: the beginning of its UUID, or all of it.
+    pub fn short<'a>(&self, device: &'a HostDevice) -> &'a str {
+        let short = device.uuid.get(..8).unwrap_or(&device.uuid);
+        let alike = self.0.iter().filter(|other| other.uuid.starts_with(short)).count();
+        if alike > 1 { &device.uuid } else { short }
+    }
+
     /// The device of this UUID; the first for an empty one.
     ///
     /// # Errors

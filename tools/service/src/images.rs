@@ -1,5 +1,6 @@
 //! Whole models, and layouts that clients made, in device memory of their own.
 
+use crate::access::check_name;
 use crate::error::{Error, Result};
 use crate::host::HostDevice;
 use crate::models::Registered;
@@ -35,6 +36,8 @@ pub struct Image {
     pub lineage: HashMap<String, String>,
     /// Session that makes it, as long as it is being written.
     maker: u64,
+    /// Compared with its manifest as it was loaded.
+    was_verified: bool,
     is_sealed: AtomicBool,
     pinned: AtomicBool,
     leases: AtomicU32,
@@ -66,6 +69,11 @@ impl Image {
             segment_bytes: self.segments.iter().map(|segment| segment.segment.len_bytes()).collect(),
             pinned: self.pinned.load(Ordering::Relaxed),
         }
+    }
+
+    /// Its segments cannot be asked for any more; their memory is free when whoever has them lets go.
+    pub fn forget(&self, book: &SegmentBook) {
+        self.segments.iter().for_each(|segment| book.remove(segment.id));
     }
 
     /// Its segments, as a lease names them.
@@ -103,10 +111,21 @@ pub struct LoadState {
     pub outcome: Option<Result<pb::LoadDone>>,
 }
 
+/// A load that runs.
+#[derive(Debug)]
+struct Running {
+    /// Tells it from one of the same name that comes after it was given up.
+    number: u64,
+    model: Arc<str>,
+    verify: bool,
+    state: watch::Receiver<LoadState>,
+}
+
 #[derive(Debug, Default)]
 struct Book {
     images: BTreeMap<String, Arc<Image>>,
-    loads: HashMap<String, watch::Receiver<LoadState>>,
+    loads: HashMap<String, Running>,
+    next_load: u64,
 }
 
 /// Every image, and those that are being loaded.
@@ -116,17 +135,24 @@ pub struct ImageBook(Mutex<Book>);
 /// What of a model to load, where.
 #[derive(Clone, Debug)]
 pub struct Wanted {
+    /// Of the image. No client can give one of its own such a name.
     pub name: String,
+    pub model: Arc<str>,
     pub verify: bool,
     pub tensors: Option<String>,
 }
 
 impl Wanted {
-    pub fn new(model: &Registered, device: &HostDevice, request: &pb::LoadRequest) -> Wanted {
+    /// `device` is what tells the device from the others.
+    pub fn new(model: &Registered, device: &str, request: &pb::LoadRequest) -> Wanted {
         let tensors = Some(request.tensors.clone()).filter(|glob| !glob.is_empty());
-        let short = device.uuid.get(..8).unwrap_or(&device.uuid);
         let part = tensors.as_ref().map_or_else(String::new, |glob| format!("#{glob}"));
-        Wanted { name: format!("{}@{short}{part}", model.name), verify: request.verify, tensors }
+        Wanted {
+            name: format!("{}@{device}{part}", model.name),
+            model: Arc::clone(&model.name),
+            verify: request.verify,
+            tensors,
+        }
     }
 }
 
@@ -141,7 +167,7 @@ impl ImageBook {
 
     /// Names of what is being loaded.
     pub fn loading(&self) -> Vec<(String, LoadState)> {
-        self.lock().loads.iter().map(|(name, state)| (name.clone(), state.borrow().clone())).collect()
+        self.lock().loads.iter().map(|(name, load)| (name.clone(), load.state.borrow().clone())).collect()
     }
 
     /// Holds an image.
@@ -167,37 +193,73 @@ impl ImageBook {
         book.images.get(name).cloned().ok_or_else(unknown)
     }
 
-    /// Begins a load, or joins the one that runs. `None` if the image is there.
+    /// Begins a load with a number, or joins the one that runs. `None` if the image is there.
+    ///
+    /// # Errors
+    /// `wrong_state` if its bytes are to be compared with the manifest, and what is there or under way is not.
     pub fn join(
         &self,
-        name: &str,
-        start: impl FnOnce() -> watch::Receiver<LoadState>,
-    ) -> Option<watch::Receiver<LoadState>> {
+        wanted: &Wanted,
+        start: impl FnOnce(u64) -> watch::Receiver<LoadState>,
+    ) -> Result<Option<watch::Receiver<LoadState>>> {
+        let name = &wanted.name;
         let mut book = self.lock();
-        if book.images.contains_key(name) {
-            return None;
+        let unverified = |what: &str| {
+            let message =
+                format!("image {name:?} {what} without being compared with its manifest: evict it first");
+            Err(Error::new("wrong_state", message))
+        };
+        if let Some(image) = book.images.get(name) {
+            return if wanted.verify && !image.was_verified { unverified("was loaded") } else { Ok(None) };
         }
-        if let Some(running) = book.loads.get(name).filter(|load| load.has_changed().is_ok()) {
-            return Some(running.clone());
+        if let Some(running) = book.loads.get(name).filter(|load| load.state.has_changed().is_ok()) {
+            if wanted.verify && !running.verify {
+                return unverified("is being loaded");
+            }
+            return Ok(Some(running.state.clone()));
         }
-        let load = start();
-        book.loads.insert(name.to_owned(), load.clone());
-        Some(load)
+        book.next_load += 1;
+        let number = book.next_load;
+        let state = start(number);
+        let running =
+            Running { number, model: Arc::clone(&wanted.model), verify: wanted.verify, state: state.clone() };
+        book.loads.insert(name.clone(), running);
+        Ok(Some(state))
     }
 
-    /// The load has ended; its image, if there is one, is there from now on.
-    pub fn loaded(&self, name: &str, image: Option<Arc<Image>>) {
+    /// Forgets a load if nobody waits for it but the book itself, so that nobody joins one that is being given up.
+    pub fn give_up(&self, name: &str, number: u64, told: &watch::Sender<LoadState>) -> bool {
         let mut book = self.lock();
+        let is_it = book.loads.get(name).is_some_and(|load| load.number == number);
+        let is_alone = is_it && told.receiver_count() <= 1;
+        if is_alone {
+            book.loads.remove(name);
+        }
+        is_alone
+    }
+
+    /// The load has ended; its image, if there is one, is there from now on. `false` for one that was given up.
+    pub fn loaded(&self, name: &str, number: u64, image: Option<&Arc<Image>>) -> bool {
+        let mut book = self.lock();
+        if book.loads.get(name).is_none_or(|load| load.number != number) {
+            return false;
+        }
         book.loads.remove(name);
         if let Some(image) = image {
-            book.images.insert(name.to_owned(), image);
+            book.images.insert(name.to_owned(), Arc::clone(image));
         }
+        true
+    }
+
+    /// Whether some of this model is being loaded.
+    pub fn is_loading(&self, model: &str) -> bool {
+        self.lock().loads.values().any(|load| *load.model == *model)
     }
 
     /// Makes an image for a client to write.
     ///
     /// # Errors
-    /// `already_registered`, `usage` for tensors beyond their segments, the device's.
+    /// `already_registered`; `usage` for a name that is none, tensors beyond their segments; the device's.
     pub fn create(
         &self,
         request: pb::CreateImageRequest,
@@ -205,9 +267,16 @@ impl ImageBook {
         maker: u64,
         book: &SegmentBook,
     ) -> Result<ImageHold> {
-        if request.name.is_empty() || self.lock().images.contains_key(&request.name) {
-            let message = format!("image {:?}: expected a name that no image has", request.name);
-            return Err(Error::new("already_registered", message));
+        // Loaded ones have an @ in theirs: nobody can pass off bytes of his own as a model's.
+        check_name("image", &request.name)?;
+        let taken = || {
+            Error::new(
+                "already_registered",
+                format!("image {:?}: expected a name that no image has", request.name),
+            )
+        };
+        if self.lock().images.contains_key(&request.name) {
+            return Err(taken());
         }
         for tensor in &request.tensors {
             let len = request.segment_bytes.get(tensor.segment as usize);
@@ -230,6 +299,11 @@ impl ImageBook {
         let options = SegmentOptions { exportable: true };
         let allocate = |&len: &u64| host.device.allocate_with(len, options);
         let segments = request.segment_bytes.iter().map(allocate).collect::<Result<Vec<_>, _>>()?;
+        let mut images = self.lock();
+        // By another request, while this one allocated.
+        if images.images.contains_key(&request.name) {
+            return Err(taken());
+        }
         let image = Arc::new(Image {
             name: request.name.clone(),
             device: host.uuid.clone(),
@@ -239,18 +313,12 @@ impl ImageBook {
             tensors: request.tensors,
             lineage: request.lineage,
             maker,
+            was_verified: false,
             is_sealed: AtomicBool::new(false),
             pinned: AtomicBool::new(false),
             leases: AtomicU32::new(0),
         });
         let hold = ImageHold::new(&image);
-        let mut images = self.lock();
-        if images.images.contains_key(&request.name) {
-            return Err(Error::new(
-                "already_registered",
-                format!("image {:?} was made meanwhile", request.name),
-            ));
-        }
         images.images.insert(request.name, image);
         Ok(hold)
     }
@@ -287,7 +355,7 @@ impl ImageBook {
         let image = images.images.remove(name);
         drop(images);
         Ok(image.map_or(0, |image| {
-            image.segments.iter().for_each(|segment| book.remove(segment.id));
+            image.forget(book);
             image.bytes
         }))
     }
@@ -308,7 +376,7 @@ impl ImageBook {
                     session,
                     "an image that was never sealed is dropped with its maker"
                 );
-                image.segments.iter().for_each(|segment| book.remove(segment.id));
+                image.forget(book);
             }
         }
     }
@@ -362,6 +430,7 @@ pub fn load(
         tensors,
         lineage: HashMap::new(),
         maker: 0,
+        was_verified: wanted.verify,
         is_sealed: AtomicBool::new(true),
         pinned: AtomicBool::new(false),
         leases: AtomicU32::new(0),

@@ -97,7 +97,10 @@ async fn client(socket: LendSocket, state: &Arc<State>) -> io::Result<()> {
     watch_process(&session, state);
     let words = u32::try_from(session.words().words().len()).unwrap_or(u32::MAX);
     let welcome = Packet::Welcome { session: session.number, resume: *session.resume(), words };
-    socket.get_ref().send(&welcome, Some(session.words().descriptor()))?;
+    if let Err(error) = socket.get_ref().send(&welcome, Some(session.words().descriptor())) {
+        session.detach();
+        return Err(error);
+    }
     tracing::debug!(
         session = session.number,
         pid = peer.pid,
@@ -145,10 +148,19 @@ fn segment(id: u64, session: &Session, state: &State) -> Result<(LentSegment, Ow
 /// Sees the process of a session end, whatever becomes of its socket.
 fn watch_process(session: &Arc<Session>, state: &Arc<State>) {
     let pid = session.peer().pid;
+    if !session.begin_watch(pid) {
+        return;
+    }
     let process = pidfd_of(pid).and_then(watched);
     let process = match process {
         Ok(process) => process,
         Err(error) => {
+            session.end_watch(pid);
+            if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) {
+                // It has ended since it connected.
+                state.client_died(session);
+                return;
+            }
             // Out of sight, in a namespace above this one: what it holds ends by its words alone.
             tracing::warn!(session = session.number, pid, %error, "the client's process cannot be watched");
             return;
@@ -156,7 +168,9 @@ fn watch_process(session: &Arc<Session>, state: &Arc<State>) {
     };
     let (session, state) = (Arc::clone(session), Arc::clone(state));
     tokio::spawn(async move {
-        if process.readable().await.is_ok() && session.peer().pid == pid {
+        let has_ended = process.readable().await.is_ok();
+        session.end_watch(pid);
+        if has_ended && session.peer().pid == pid {
             state.client_died(&session);
         }
     });

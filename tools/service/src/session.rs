@@ -135,6 +135,8 @@ struct Inside {
     peer: Peer,
     /// Lending sockets that are open.
     connections: u32,
+    /// Processes whose end is awaited.
+    watched: Vec<u32>,
     leases: HashMap<u64, LeaseEntry>,
     /// Words that no lease has, with the value their last one ended at.
     free: Vec<(u32, u64)>,
@@ -265,18 +267,42 @@ impl Session {
         self.lock().leases.values().any(|entry| entry.held.has_segment(id))
     }
 
-    /// Leases that are out, by model or image.
-    pub fn holds_model(&self, model: &str) -> bool {
+    /// Its leases on slots of this model.
+    pub fn leases_on(&self, model: &str) -> usize {
         let of =
-            |entry: &LeaseEntry| matches!(&entry.held, Held::Slots { model: held, .. } if **held == *model);
-        self.lock().leases.values().any(of)
+            |entry: &&LeaseEntry| matches!(&entry.held, Held::Slots { model: held, .. } if **held == *model);
+        self.lock().leases.values().filter(of).count()
     }
 
-    fn attach(&self, peer: Peer) {
+    /// # Errors
+    /// `unknown_session` if its process has ended: nobody would see a lease of it end.
+    fn attach(&self, peer: Peer) -> Result<()> {
         let mut inside = self.lock();
+        if inside.stage == Stage::Dead {
+            return Err(Error::new(
+                "unknown_session",
+                format!("there is no session {} any more", self.number),
+            ));
+        }
         inside.stage = Stage::Attached;
         inside.peer = peer;
         inside.connections += 1;
+        Ok(())
+    }
+
+    /// Whether nobody awaits the end of this process yet; from now on the caller does.
+    pub fn begin_watch(&self, pid: u32) -> bool {
+        let mut inside = self.lock();
+        let is_new = !inside.watched.contains(&pid);
+        if is_new {
+            inside.watched.push(pid);
+        }
+        is_new
+    }
+
+    /// This process is not awaited any more.
+    pub fn end_watch(&self, pid: u32) {
+        self.lock().watched.retain(|&watched| watched != pid);
     }
 
     /// A lending socket has closed. Nothing is released: the process may live. A client that connects anew may be faster
@@ -352,6 +378,7 @@ impl SessionBook {
             stage: Stage::New,
             peer: opener,
             connections: 0,
+            watched: Vec::new(),
             leases: HashMap::new(),
             free,
             next_lease: 1,
@@ -398,7 +425,7 @@ impl SessionBook {
         let session = book.sessions.get(&number).cloned().ok_or_else(refuse)?;
         drop(book);
         same_user(&session, peer)?;
-        session.attach(peer);
+        session.attach(peer)?;
         Ok(session)
     }
 
@@ -414,7 +441,7 @@ impl SessionBook {
             return Err(unknown());
         }
         same_user(&session, peer)?;
-        session.attach(peer);
+        session.attach(peer)?;
         Ok(session)
     }
 
@@ -439,7 +466,10 @@ impl SessionBook {
 
     /// The process has ended: what it held is free, as soon as copies in flight have ended too.
     pub fn died(&self, session: &Session) -> usize {
-        self.lock().sessions.remove(&session.number);
+        let mut book = self.lock();
+        book.sessions.remove(&session.number);
+        // An attachment that found it before waits for its lock, and finds it dead.
+        drop(book);
         let held = session.die();
         if held > 0 && !self.stopping.load(Ordering::Relaxed) {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -504,7 +534,7 @@ mod tests {
         let (book, session) = attached(Quota::default());
         let grants: Vec<Grant> = (0..3).map(|_| session.grant(10, || slots(10)).expect("granted")).collect();
         assert_eq!((session.held(), book.held()), ((3, 30), (3, 30)));
-        assert!(session.holds_segment(3) && !session.holds_segment(4) && session.holds_model("m"));
+        assert!(session.holds_segment(3) && !session.holds_segment(4) && session.leases_on("m") == 3);
         let first = &grants[0];
         assert!(first.awaited.load() < first.value);
         session.words().words()[first.word as usize].store(first.value, Ordering::Release);
@@ -568,5 +598,22 @@ mod tests {
         session.detach();
         book.resume(session.number, session.resume(), PEER).expect("resumed");
         assert_eq!(session.stage(), Stage::Attached);
+        book.resume(session.number, session.resume(), PEER).expect("resumed beside it");
+        session.detach();
+        assert_eq!(session.stage(), Stage::Attached, "one of its sockets is open");
+        session.detach();
+        assert_eq!(session.stage(), Stage::Detached);
+    }
+
+    #[test]
+    fn a_dead_session_is_not_attached_again_and_a_process_is_watched_once() {
+        let (book, session) = attached(Quota::default());
+        assert!(session.begin_watch(7) && session.begin_watch(8) && !session.begin_watch(7));
+        session.end_watch(7);
+        assert!(session.begin_watch(7));
+        book.died(&session);
+        // As by a request that had found it just before.
+        assert_eq!(session.attach(PEER).expect_err("dead").kind(), "unknown_session");
+        assert_eq!(session.grant(1, || slots(1)).expect_err("dead").kind(), "not_attached");
     }
 }

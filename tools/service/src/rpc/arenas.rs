@@ -17,7 +17,9 @@ impl Rpc {
             let arena = state.arenas.get(&asked.arena)?;
             state.sweep();
             let deadline = timeout(asked.timeout_ms).and_then(|time| Instant::now().checked_add(time));
-            let slots = arena.cache.resize(0, asked.slots, deadline)?;
+            let resized = arena.cache.resize(0, asked.slots, deadline);
+            arena.forget_gone(&state.segments);
+            let slots = resized?;
             state.events.tell("resized", "", &arena.device, || format!("{}: {slots} slots", arena.name));
             if slots > asked.slots {
                 let message = format!(
@@ -38,7 +40,9 @@ impl Rpc {
             let arena = state.arenas.get(&asked.arena)?;
             state.sweep();
             let deadline = timeout(asked.timeout_ms).and_then(|time| Instant::now().checked_add(time));
-            Ok(pb::GiveBackResponse { freed_bytes: arena.cache.give_back(asked.bytes, deadline)? })
+            let freed = arena.cache.give_back(asked.bytes, deadline);
+            arena.forget_gone(&state.segments);
+            Ok(pb::GiveBackResponse { freed_bytes: freed? })
         })
         .await
     }

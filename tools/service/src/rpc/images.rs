@@ -2,10 +2,11 @@
 
 use super::{Answers, Rpc, blocking};
 use crate::error::{Error, Result};
-use crate::images::{LoadState, Wanted, load};
+use crate::images::{Image, LoadState, Wanted, load};
+use crate::models::Registered;
 use crate::session::{Held, Session};
 use crate::state::State;
-use spoc_cache::load::Cancel;
+use spoc_cache::load::{Cancel, LoadReport};
 use spoc_proto::v1 as pb;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -17,10 +18,12 @@ impl Rpc {
     pub(super) fn loading(&self, asked: &pb::LoadRequest) -> Result<Answers<pb::LoadProgress>> {
         self.state.check_takes_work()?;
         let model = self.state.models.get(&asked.model)?;
-        let device = self.state.host.get(&asked.device)?.uuid.clone();
-        let wanted = Wanted::new(&model, self.state.host.get(&device)?, asked);
-        let start = || begin(&self.state, &asked.model, device, &wanted);
-        let Some(load) = self.state.images.join(&wanted.name, start) else {
+        let host = &self.state.host;
+        let device = host.get(&asked.device)?;
+        let wanted = Wanted::new(&model, host.short(device), asked);
+        let device = device.uuid.clone();
+        let start = |number| begin(&self.state, number, model, device, &wanted);
+        let Some(load) = self.state.images.join(&wanted, start)? else {
             let done =
                 pb::LoadDone { image: wanted.name.clone(), was_resident: true, ..pb::LoadDone::default() };
             let bytes = self.state.images.get(&wanted.name)?.bytes;
@@ -121,11 +124,17 @@ impl tokio_stream::Stream for UntilDone {
 }
 
 /// Starts a load on a thread of its own; it is cancelled when nobody waits for it any more.
-fn begin(state: &Arc<State>, model: &str, device: String, wanted: &Wanted) -> watch::Receiver<LoadState> {
+fn begin(
+    state: &Arc<State>,
+    number: u64,
+    model: Arc<Registered>,
+    device: String,
+    wanted: &Wanted,
+) -> watch::Receiver<LoadState> {
     let (told, heard) = watch::channel(LoadState::default());
     let told = Arc::new(told);
     let cancel = Cancel::new();
-    let (state, model, wanted) = (Arc::clone(state), model.to_owned(), wanted.clone());
+    let (state, wanted) = (Arc::clone(state), wanted.clone());
     let progress = {
         let told = Arc::downgrade(&told);
         move |done_bytes, total_bytes| {
@@ -136,11 +145,10 @@ fn begin(state: &Arc<State>, model: &str, device: String, wanted: &Wanted) -> wa
     };
     let work = {
         let (state, wanted, cancel, model) =
-            (Arc::clone(&state), wanted.clone(), cancel.clone(), model.clone());
+            (Arc::clone(&state), wanted.clone(), cancel.clone(), Arc::clone(&model));
         let device = device.clone();
         move || {
             let host = state.host.get(&device)?;
-            let model = state.models.get(&model)?;
             load(&model, host, &wanted, cancel, Arc::new(progress), &state.segments)
         }
     };
@@ -148,48 +156,64 @@ fn begin(state: &Arc<State>, model: &str, device: String, wanted: &Wanted) -> wa
         let mut loading = tokio::task::spawn_blocking(work);
         let ended = tokio::select! {
             ended = &mut loading => ended,
-            // The book's own receiver is one of them: everybody else has gone when it is the last.
-            () = alone(&told) => {
+            () = given_up(&state, &wanted.name, number, &told) => {
                 cancel.cancel();
                 loading.await
             }
         };
         let ended =
             ended.unwrap_or_else(|error| Err(Error::new("internal", format!("a load's thread: {error}"))));
-        let outcome = ended.map(|(image, report)| {
-            let done = pb::LoadDone {
-                image: wanted.name.clone(),
-                was_resident: false,
-                prepare_s: report.prepare_time.as_secs_f64(),
-                stream_s: report.stream_time.as_secs_f64(),
-                io_path: report.reader.path.as_str().to_owned(),
-                io_reason: report.reader.reason,
-            };
-            (image, done)
-        });
-        match outcome {
-            Ok((image, done)) => {
-                tracing::info!(image = wanted.name, bytes = image.bytes, seconds = done.stream_s, "loaded");
-                state.events.tell("loaded", &model, &device, || wanted.name.clone());
-                state.images.loaded(&wanted.name, Some(image));
-                told.send_modify(|state| state.outcome = Some(Ok(done)));
-            }
-            Err(error) => {
-                tracing::warn!(image = wanted.name, %error, "a load has failed");
-                state.events.tell("load_failed", &model, &device, || error.to_string());
-                state.images.loaded(&wanted.name, None);
-                told.send_modify(|state| state.outcome = Some(Err(error)));
-            }
-        }
+        finish(&state, number, &model, &device, &wanted, ended, &told);
     });
     heard
 }
 
-/// Until only the book's own receiver is left.
-async fn alone(told: &watch::Sender<LoadState>) {
+/// Tells everyone how a load ended; what nobody wants any more is dropped.
+fn finish(
+    state: &State,
+    number: u64,
+    model: &Arc<Registered>,
+    device: &str,
+    wanted: &Wanted,
+    ended: Result<(Arc<Image>, LoadReport)>,
+    told: &watch::Sender<LoadState>,
+) {
+    let outcome = ended.map(|(image, report)| {
+        let done = pb::LoadDone {
+            image: wanted.name.clone(),
+            was_resident: false,
+            prepare_s: report.prepare_time.as_secs_f64(),
+            stream_s: report.stream_time.as_secs_f64(),
+            io_path: report.reader.path.as_str().to_owned(),
+            io_reason: report.reader.reason,
+        };
+        (image, done)
+    });
+    match outcome {
+        Ok((image, done)) => {
+            tracing::info!(image = wanted.name, bytes = image.bytes, seconds = done.stream_s, "loaded");
+            if !state.images.loaded(&wanted.name, number, Some(&image)) {
+                // It was done just as it was given up.
+                image.forget(&state.segments);
+                return;
+            }
+            state.events.tell("loaded", &model.name, device, || wanted.name.clone());
+            told.send_modify(|state| state.outcome = Some(Ok(done)));
+        }
+        Err(error) => {
+            tracing::warn!(image = wanted.name, %error, "a load has failed");
+            state.events.tell("load_failed", &model.name, device, || error.to_string());
+            state.images.loaded(&wanted.name, number, None);
+            told.send_modify(|state| state.outcome = Some(Err(error)));
+        }
+    }
+}
+
+/// Until nobody waits for the load any more, and nobody can join it.
+async fn given_up(state: &State, name: &str, number: u64, told: &watch::Sender<LoadState>) {
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        if told.receiver_count() <= 1 {
+        if state.images.give_up(name, number, told) {
             return;
         }
     }

@@ -6,7 +6,7 @@ use crate::arenas::{Begun, not_in_an_arena};
 use crate::error::{Error, Result};
 use crate::models::{Placed, Registered};
 use crate::session::{Held, Session};
-use spoc_cache::Key;
+use spoc_cache::{Key, Profile};
 use spoc_proto::v1 as pb;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,15 +65,16 @@ impl Rpc {
             begun => {
                 let many = |_| Error::new("quota_exceeded", "too many acquires wait for disk or room");
                 let place = Arc::clone(&self.state.waiting).try_acquire_owned().map_err(many)?;
-                let (state, session, model) =
-                    (Arc::clone(&self.state), Arc::clone(session), Arc::clone(&model));
-                blocking(move || {
-                    let arena = &model.placed.as_ref().ok_or_else(|| not_in_an_arena(&model))?.arena;
-                    let lease = begun.wait(timeout(timeout_ms))?;
-                    drop(place);
-                    arena.hand_over(lease, &session, &state.segments, &model, &keys.groups)
+                // Gone as soon as this call is, which is when its client gives it up.
+                let wanted = Arc::new(());
+                let watched = Arc::downgrade(&wanted);
+                let lease = blocking(move || {
+                    let _place = place;
+                    begun.wait(timeout(timeout_ms), &watched)
                 })
-                .await
+                .await?;
+                // Here, and not on that thread: a lease that nobody is told of is dropped with its answer.
+                arena.hand_over(lease, session, &self.state.segments, &model, &keys.groups)
             }
         }
     }
@@ -98,7 +99,7 @@ impl Rpc {
         peer: Peer,
         mut asked: Streaming<pb::AcquireRequest>,
     ) -> Answers<pb::AcquireResponse> {
-        let (answers, receiver) = tokio::sync::mpsc::channel(ANSWERS);
+        let (answers, receiver) = tokio::sync::mpsc::channel::<Unsent>(ANSWERS);
         let rpc = self.clone();
         tokio::spawn(async move {
             // A session is looked up once, not with every message.
@@ -112,7 +113,7 @@ impl Rpc {
                 let session = match session {
                     Ok(session) => session,
                     Err(error) => {
-                        if answers.send(Ok(failed(tag, &error))).await.is_err() {
+                        if answers.send(Unsent::error(failed(tag, &error))).await.is_err() {
                             return;
                         }
                         continue;
@@ -121,9 +122,13 @@ impl Rpc {
                 known = Some((request.session.clone(), Arc::clone(&session)));
                 let (rpc, answers) = (rpc.clone(), answers.clone());
                 let mut work = Box::pin(async move {
-                    let answer =
-                        rpc.acquired(request, &session).await.unwrap_or_else(|error| failed(tag, &error));
-                    answers.send(Ok(answer)).await.is_ok()
+                    let answer = tokio::select! {
+                        biased;
+                        answer = rpc.acquired(request, &session) => answer,
+                        () = answers.closed() => return false,
+                    };
+                    let answer = answer.unwrap_or_else(|error| failed(tag, &error));
+                    answers.send(Unsent { answer: Some(answer), session: Some(session) }).await.is_ok()
                 });
                 // Ready at its first look, nearly always; else it goes on beside those that come after it.
                 let first =
@@ -135,7 +140,7 @@ impl Rpc {
                 }
             }
         });
-        Box::pin(ReceiverStream::new(receiver))
+        Box::pin(ReceiverStream::new(receiver).filter_map(|mut unsent| unsent.answer.take().map(Ok)))
     }
 
     pub(super) fn released(&self, asked: &pb::ReleaseRequest, session: &Session) -> pb::ReleaseResponse {
@@ -167,7 +172,12 @@ impl Rpc {
         self.state.check_takes_work()?;
         let (model, keys) = self.keys(asked.keys.as_ref())?;
         let Some(placed) = &model.placed else { return Err(not_in_an_arena(&model)) };
-        let deadline = Instant::now() + timeout(asked.deadline_ms).unwrap_or(SOME_TIME);
+        if asked.is_refill {
+            return refilled(&model, placed, &keys);
+        }
+        let now = Instant::now();
+        let deadline = timeout(asked.deadline_ms).unwrap_or(SOME_TIME);
+        let deadline = now.checked_add(deadline).unwrap_or(now + SOME_TIME);
         let hinted = placed.arena.cache.hint(&keys, deadline)?;
         let (is_off, useful) = placed.arena.cache.speculation();
         let because = if hinted.refused > 0 && is_off {
@@ -225,6 +235,36 @@ impl Rpc {
                 })
             }
             None => Err(Error::new("usage", "expected keys or an image to evict")),
+        }
+    }
+}
+
+/// Reads groups into slots that are free, behind everything else.
+fn refilled(model: &Registered, placed: &Placed, keys: &[Key]) -> Result<pb::PrefetchResponse> {
+    let groups = keys.iter().filter_map(|key| Some((model.catalogue.group(key.group)?.name.clone(), 0)));
+    let queued = placed.arena.cache.warm(placed.id, &Profile { groups: groups.collect() })?;
+    let refused = u32::try_from(keys.len()).unwrap_or(u32::MAX).saturating_sub(queued);
+    let because = if refused > 0 { "they are there, or no slot is free" } else { "" };
+    Ok(pb::PrefetchResponse { queued, resident: 0, refused, refused_because: because.to_owned() })
+}
+
+/// An answer on its way to a client. If it is dropped there, nobody knows of its lease, and that ends.
+struct Unsent {
+    answer: Option<pb::AcquireResponse>,
+    session: Option<Arc<Session>>,
+}
+
+impl Unsent {
+    fn error(answer: pb::AcquireResponse) -> Unsent {
+        Unsent { answer: Some(answer), session: None }
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        let lease = self.answer.as_ref().and_then(|answer| answer.lease.as_ref());
+        if let (Some(session), Some(lease)) = (&self.session, lease) {
+            session.release(&[lease.id]);
         }
     }
 }

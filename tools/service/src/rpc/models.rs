@@ -1,12 +1,11 @@
 //! Models: registered, described, forgotten.
 
 use super::{Answers, Rpc, blocking};
-use crate::access::check_path;
+use crate::access::{check_name, check_path};
 use crate::arenas::{Arena, classes_for};
 use crate::config::{ArenaConfig, ClassConfig, Size};
 use crate::error::{Error, Result};
 use crate::models::{Placed, Registered};
-use crate::session::Session;
 use crate::state::State;
 use spoc_cache::catalogue::Pattern;
 use spoc_cache::{Catalogue, GroupRules};
@@ -45,6 +44,9 @@ impl Rpc {
         let (state, name) = (Arc::clone(&self.state), name.to_owned());
         blocking(move || {
             let model = state.models.get(&name)?;
+            if state.images.is_loading(&name) {
+                return Err(Error::new("in_use", format!("some of {name:?} is being loaded")));
+            }
             let images: Vec<_> = state.images.all().into_iter().filter(|image| image.model == name).collect();
             if let Some(image) = images.iter().find(|image| image.told().leases > 0 || image.told().pinned) {
                 return Err(Error::new(
@@ -56,7 +58,7 @@ impl Rpc {
                 state.sweep();
                 placed.arena.cache.unregister(placed.id)?;
                 if placed.arena.name == auto_name(&name) {
-                    state.arenas.remove(&placed.arena.name);
+                    state.arenas.remove(&placed.arena.name, &state.segments);
                 }
             }
             for image in images {
@@ -92,8 +94,8 @@ fn told(state: &State, model: &Registered) -> pb::Model {
         };
         profile.groups.iter().filter_map(bytes).sum()
     });
-    let holders = |session: &&Arc<Session>| session.holds_model(&model.name);
-    let leases = u32::try_from(sessions.iter().filter(holders).count()).unwrap_or(u32::MAX);
+    let leases: usize = sessions.iter().map(|session| session.leases_on(&model.name)).sum();
+    let leases = u32::try_from(leases).unwrap_or(u32::MAX);
     model.told(image_bytes + slot_bytes, image_leases.saturating_add(leases))
 }
 
@@ -104,17 +106,13 @@ fn name_of(source: &str) -> String {
     stem.to_owned()
 }
 
-fn check_name(name: &str) -> Result<()> {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_.:+".contains(c);
-    if !name.is_empty() && name.len() <= 200 && name.chars().all(is_plain) {
-        return Ok(());
-    }
-    Err(Error::new("usage", format!("model {name:?}: expected a name of letters, digits and -_.:+")))
-}
-
 fn register(state: &State, asked: &pb::RegisterModelRequest) -> Result<Arc<Registered>> {
     let name = if asked.name.is_empty() { name_of(&asked.source) } else { asked.name.clone() };
-    check_name(&name)?;
+    check_name("model", &name)?;
+    if asked.share > 1 || asked.floor_slots > 0 {
+        let message = "models share an arena by how they are used: expected a share of 0 or 1, and no floor";
+        return Err(Error::new("unsupported", message));
+    }
     let roots = &state.config().roots;
     let path = Path::new(&asked.source);
     if path.exists() || asked.source.starts_with('/') || asked.source.contains("..") {
@@ -136,24 +134,43 @@ fn register(state: &State, asked: &pb::RegisterModelRequest) -> Result<Arc<Regis
         }
     };
     let catalogue = Arc::new(Catalogue::from_model(&model, &rules)?);
-    let placed = match asked.arena.as_str() {
-        "" => None,
-        AUTO => Some(place(own_arena(state, &name, &catalogue)?, &catalogue)?),
-        arena => Some(place(state.arenas.get(arena)?, &catalogue)?),
+    let add = |placed| {
+        state.models.add(Registered {
+            name: name.as_str().into(),
+            source: asked.source.clone(),
+            model: Arc::new(model),
+            catalogue: Arc::clone(&catalogue),
+            placed,
+        })
     };
-    state.models.add(Registered {
-        name: name.as_str().into(),
-        source: asked.source.clone(),
-        model: Arc::new(model),
-        catalogue,
-        placed,
-    })
+    match asked.arena.as_str() {
+        "" => add(None),
+        AUTO => {
+            let arena = own_arena(state, &name, &catalogue)?;
+            let added = place(&arena, &catalogue).and_then(|placed| add(Some(placed)));
+            if added.is_err() {
+                state.arenas.remove_this(&arena, &state.segments);
+            }
+            added
+        }
+        arena => {
+            let arena = state.arenas.get(arena)?;
+            let placed = place(&arena, &catalogue)?;
+            let id = placed.id;
+            let added = add(Some(placed));
+            if added.is_err() {
+                // Another request was first with the name.
+                arena.cache.unregister(id)?;
+            }
+            added
+        }
+    }
 }
 
-fn place(arena: Arc<Arena>, catalogue: &Arc<Catalogue>) -> Result<Placed> {
+fn place(arena: &Arc<Arena>, catalogue: &Arc<Catalogue>) -> Result<Placed> {
     let id = arena.cache.register(Arc::clone(catalogue))?;
     let keys = arena.cache.keys(id);
-    Ok(Placed { arena, id, keys })
+    Ok(Placed { arena: Arc::clone(arena), id, keys })
 }
 
 /// Half of the model's bytes in slots of its groups' widths, or what is free of the device.
@@ -185,9 +202,6 @@ mod tests {
             [("/models/llama/", "llama"), ("/m/a.safetensors", "a"), ("org/name", "name"), ("x.gguf", "x")]
         {
             assert_eq!(name_of(source), name);
-        }
-        for bad in ["", "a b", "a/b", "a\nb", "a\"b"] {
-            assert_eq!(check_name(bad).expect_err(bad).kind(), "usage");
         }
     }
 }
