@@ -277,3 +277,30 @@ fn failed(tag: u64, error: &Error) -> pb::AcquireResponse {
         error_message: error.message().to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Quota;
+    use crate::session::SessionBook;
+
+    #[test]
+    fn an_answer_that_is_not_sent_ends_its_lease() {
+        let (book, peer) = (SessionBook::default(), Peer { pid: 1, uid: 2, gid: 3 });
+        let (session, token) = book.open("test", peer, Quota::default()).expect("opened");
+        book.attach(&token, peer).expect("attached");
+        let held = || Held::Slots { segments: Vec::new(), model: "m".into(), bytes: 1 };
+        let mut answers = (0..3).map(|tag| {
+            let id = session.grant(1, held).expect("granted").id;
+            let lease = Some(pb::Lease { id, ..pb::Lease::default() });
+            let answer = pb::AcquireResponse { tag, lease, ..pb::AcquireResponse::default() };
+            Unsent { answer: Some(answer), session: Some(Arc::clone(&session)) }
+        });
+        let mut sent = answers.next().expect("one");
+        assert!(sent.answer.take().is_some());
+        drop(sent);
+        drop(answers.next());
+        assert_eq!(session.held(), (1, 1));
+        drop(Unsent::error(failed(9, &Error::new("usage", "none"))));
+    }
+}
