@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use spoc_driver::backend::{BackendKind, Launch, LaunchArgument};
 use spoc_driver::{Access, Call, CallArgument, Error, ErrorKind, Form, Grid, Kernel, Result};
@@ -20,7 +21,16 @@ pub(crate) struct HostLaunch {
     grid: Grid,
     arguments: Vec<CallArgument>,
     work: Work,
+    /// Native's counters, where it is native that runs this.
+    native: Option<Arc<Counters>>,
     pub(crate) claims: Vec<Claim>,
+}
+
+/// How launches on native ran.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) compiled: AtomicU64,
+    pub(crate) interpreted: AtomicU64,
 }
 
 /// What is to be done.
@@ -64,7 +74,7 @@ impl HostLaunch {
         launch: &Launch<'_, B>,
         backend: BackendKind,
         library: &Library,
-        runs_native: bool,
+        native: Option<&Arc<Counters>>,
         place: impl Fn(&B, u64) -> *mut u8,
     ) -> Result<Self> {
         let mut arguments = Vec::with_capacity(launch.arguments.len());
@@ -83,12 +93,19 @@ impl HostLaunch {
                 }
             });
         }
-        let work = if runs_native && is_compiled(launch.kernel) {
+        let work = if native.is_some() && is_compiled(launch.kernel) {
             Work::Compiled
         } else {
             Text::new(launch, backend, library, place)?.map_or(Work::Nothing, Work::Text)
         };
-        Ok(Self { kernel: launch.kernel.clone(), grid: launch.grid, arguments, work, claims })
+        Ok(Self {
+            kernel: launch.kernel.clone(),
+            grid: launch.grid,
+            arguments,
+            work,
+            native: native.cloned(),
+            claims,
+        })
     }
 
     /// Runs it. The caller holds the claims.
@@ -110,7 +127,7 @@ impl HostLaunch {
     fn run_form(&self, call: &mut Call<'_>) -> Result<()> {
         match &self.work {
             Work::Nothing => return Ok(()),
-            Work::Text(text) => return text.run(self.kernel.name()),
+            Work::Text(text) => return text.run(self.kernel.name(), self.native.as_deref()),
             Work::Compiled => {}
         }
         for form in self.kernel.forms() {
@@ -149,11 +166,19 @@ impl Text {
         Ok(Some(Self { module, buffers, scalars: prepared.scalars, groups: prepared.groups }))
     }
 
-    fn run(&self, kernel: &str) -> Result<()> {
+    fn run(&self, kernel: &str, native: Option<&Counters>) -> Result<()> {
         // SAFETY: as for `Call::new`. A built-in's ranges are cut to words, whose bytes beside the vector it
         // only reads without using them, or changes atomically to what they were.
         let mut memory = unsafe { Memory::new(self.buffers.clone(), self.scalars.clone()) };
-        let outcome = self.module.runnable.run(self.groups, &mut memory);
+        let outcome = match native {
+            Some(counters) => {
+                let (outcome, is_compiled) = self.module.run(self.groups, &mut memory);
+                let counter = if is_compiled { &counters.compiled } else { &counters.interpreted };
+                counter.fetch_add(1, Ordering::Relaxed);
+                outcome
+            }
+            None => self.module.runnable.run(self.groups, &mut memory),
+        };
         outcome.map_err(|fault| {
             let (kind, site) = match fault {
                 Fault::Outside { site, offset_bytes, len_bytes, size_bytes } => {

@@ -313,7 +313,7 @@ impl Backend for Interpreter {
     }
 
     unsafe fn launch(&self, _: &Device, _: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
-        let launch = HostLaunch::new(launch, Self::KIND, &self.library, false, at)?;
+        let launch = HostLaunch::new(launch, Self::KIND, &self.library, None, at)?;
         let _held = self.claims.hold(&launch.claims);
         launch.run()
     }

@@ -98,6 +98,9 @@ pub(crate) struct FlatPlace {
     pub(crate) offset: u32,
     pub(crate) steps: Vec<(Reg, u32, Limit)>,
     pub(crate) kind: Kind,
+    /// Read or written by atomic operations elsewhere.
+    #[cfg_attr(not(feature = "jit"), allow(dead_code, reason = "groups run in turn there"))]
+    pub(crate) is_atomic: bool,
     pub(crate) site: Site,
 }
 
@@ -216,8 +219,15 @@ impl Flattener<'_> {
         let moved = if place.space == Space::Local { frame.first_local } else { 0 };
         let steps = place.steps.iter();
         let steps = steps.map(|step| (self.operand(frame, step.index), step.stride, step.limit)).collect();
-        let (space, kind, site) = (place.space, place.kind, place.site);
-        self.code.places.push(FlatPlace { space, offset: place.offset + moved, steps, kind, site });
+        let (space, kind, is_atomic, site) = (place.space, place.kind, place.is_atomic, place.site);
+        self.code.places.push(FlatPlace {
+            space,
+            offset: place.offset + moved,
+            steps,
+            kind,
+            is_atomic,
+            site,
+        });
         short(self.code.places.len() - 1)
     }
 

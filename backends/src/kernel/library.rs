@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use spoc_driver::backend::{BackendKind, Launch, LaunchArgument};
@@ -12,8 +13,10 @@ use spoc_driver::{
 use super::Refusal;
 use super::built_ins::{self, Range, Variant};
 use super::ir::{Kind, Program, ScalarSlot};
+#[cfg(feature = "jit")]
+use super::jit::Compiled;
 use super::parse::Parsed;
-use super::run::Runnable;
+use super::run::{Fault, Memory, Runnable};
 use super::write::{self, Checks, Dialect};
 use crate::sync::lock;
 
@@ -25,6 +28,10 @@ pub(crate) struct Module {
     pub(crate) runnable: Runnable,
     /// Known to stay inside its buffers, whatever it is given.
     is_trusted: bool,
+    #[cfg(feature = "jit")]
+    compiled: OnceLock<Result<Compiled, String>>,
+    /// It was said that, and why, it is interpreted where it should be compiled.
+    is_told: AtomicBool,
     opencl: OnceLock<String>,
     #[cfg(feature = "vulkan")]
     spirv: OnceLock<Result<Vec<u32>, Refusal>>,
@@ -42,10 +49,44 @@ impl Module {
             parsed,
             runnable,
             is_trusted: false,
+            #[cfg(feature = "jit")]
+            compiled: OnceLock::new(),
+            is_told: AtomicBool::new(false),
             opencl: OnceLock::new(),
             #[cfg(feature = "vulkan")]
             spirv: OnceLock::new(),
         })
+    }
+
+    /// Runs it compiled, across the processor's cores, or interprets it where that cannot be; answers whether it
+    /// was compiled.
+    ///
+    /// # Errors
+    /// As [`Runnable::run`].
+    pub(crate) fn run(&self, groups: [u32; 3], memory: &mut Memory) -> (Result<(), Fault>, bool) {
+        #[cfg(feature = "jit")]
+        let why = match self.compiled() {
+            Ok(compiled) => match compiled.check(memory) {
+                Ok(()) => return (compiled.run(&self.runnable, groups, memory), true),
+                Err(why) => why,
+            },
+            Err(why) => why,
+        };
+        #[cfg(not(feature = "jit"))]
+        let why = "built without the compiler (feature jit)";
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(kernel = %self.program().entry, why, "native interprets a kernel");
+        }
+        (self.runnable.run(groups, memory), false)
+    }
+
+    /// Compiles it, once.
+    #[cfg(feature = "jit")]
+    pub(crate) fn compiled(&self) -> Result<&Compiled, &str> {
+        // SAFETY: the instructions are in memory of their own, which is this module's, as the code is; nothing here
+        // changes them.
+        let compile = || unsafe { Compiled::new(&self.runnable) };
+        self.compiled.get_or_init(compile).as_ref().map_err(String::as_str)
     }
 
     /// It as SPIR-V, written once.

@@ -3,12 +3,15 @@
 //! ```text
 //! WGSL ─► parse ─► lower ─► write ─► OpenCL C, CUDA C, HIP C
 //!           │        ├────► run      the interpreter
+//!           │        ├────► jit      native
 //!           └────────┴────► spirv    Vulkan
 //! ```
 
 pub(crate) mod built_ins;
 pub(crate) mod flat;
 pub(crate) mod ir;
+#[cfg(feature = "jit")]
+pub(crate) mod jit;
 pub(crate) mod library;
 pub(crate) mod lower;
 pub(crate) mod parse;

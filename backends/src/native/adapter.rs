@@ -14,7 +14,7 @@ use super::memory::{Memory, NOT_LENDABLE, page_bytes};
 use super::queue::Command;
 use super::stream::{Stream, Streams};
 use crate::account::{Account, Charge};
-use crate::host_launch::{self, HostLaunch};
+use crate::host_launch::{self, Counters, HostLaunch};
 use crate::identity;
 use crate::kernel::library::Library;
 use crate::size::host_len;
@@ -23,6 +23,7 @@ use crate::size::host_len;
 pub(super) struct Native {
     account: Arc<Account>,
     library: Library,
+    counters: Arc<Counters>,
 }
 
 /// The opened device.
@@ -71,7 +72,15 @@ unsafe impl Sync for Pinned {}
 
 impl Native {
     pub(super) fn new(options: Options) -> Self {
-        Self { account: Account::new(options.memory_bytes), library: Library::default() }
+        Self {
+            account: Account::new(options.memory_bytes),
+            library: Library::default(),
+            counters: Arc::default(),
+        }
+    }
+
+    pub(super) fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
     }
 
     fn info(&self) -> DeviceInfo {
@@ -308,7 +317,7 @@ impl Backend for Native {
     }
 
     unsafe fn launch(&self, _: &Device, stream: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
-        let launch = HostLaunch::new(launch, Self::KIND, &self.library, true, at)?;
+        let launch = HostLaunch::new(launch, Self::KIND, &self.library, Some(&self.counters), at)?;
         stream.submit([Command::Launch(Box::new(launch))])
     }
 

@@ -15,7 +15,12 @@ mod populate;
 mod queue;
 mod stream;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use spoc_driver::backend::{Probed, erase};
+
+use crate::host_launch::Counters;
 
 /// How the native device is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,5 +51,38 @@ impl Options {
 /// The native backend. Each call makes a backend of its own, with its own account of memory.
 #[must_use]
 pub fn backend(options: Options) -> Probed {
-    erase(adapter::Native::new(options))
+    backend_with_counters(options).0
+}
+
+/// As [`backend`], with the counters of this one.
+#[must_use]
+pub fn backend_with_counters(options: Options) -> (Probed, CounterReader) {
+    let native = adapter::Native::new(options);
+    let counters = native.counters();
+    (erase(native), CounterReader(counters))
+}
+
+/// How launches of kernels in WGSL ran. All only ever rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NativeCounters {
+    /// Launches that ran compiled.
+    pub launches_compiled: u64,
+    /// Launches that had to be interpreted; the first one of a kernel logs why.
+    pub launches_interpreted: u64,
+}
+
+/// Reads the counters of one backend.
+#[derive(Debug, Clone)]
+pub struct CounterReader(Arc<Counters>);
+
+impl CounterReader {
+    /// The counts so far.
+    #[must_use]
+    pub fn read(&self) -> NativeCounters {
+        NativeCounters {
+            launches_compiled: self.0.compiled.load(Ordering::Relaxed),
+            launches_interpreted: self.0.interpreted.load(Ordering::Relaxed),
+        }
+    }
 }

@@ -155,8 +155,21 @@ macro_rules! float_binary {
                 Binary::Mul => x * y,
                 Binary::Div => x / y,
                 Binary::Rem => x - y * (x / y).trunc(),
-                Binary::Min => x.min(y),
-                Binary::Max => x.max(y),
+                // The second of two zeros, whatever their signs: the same wherever this is compiled.
+                Binary::Min => {
+                    if x < y || y.is_nan() {
+                        x
+                    } else {
+                        y
+                    }
+                }
+                Binary::Max => {
+                    if x > y || y.is_nan() {
+                        x
+                    } else {
+                        y
+                    }
+                }
                 Binary::Pow => x.powf(y),
                 Binary::Atan2 => x.atan2(y),
                 _ => x + y,

@@ -41,7 +41,19 @@ impl Memory {
         Self { buffers, scalars, group: Vec::new() }
     }
 
-    pub(super) fn length(&self, buffer: u32, offset: u32, stride: u32) -> u32 {
+    /// The buffers, in the program's order.
+    #[cfg(feature = "jit")]
+    pub(crate) fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    #[cfg(feature = "jit")]
+    pub(crate) fn scalars_mut(&mut self) -> &mut [u8] {
+        &mut self.scalars
+    }
+
+    /// Elements of a runtime-sized array.
+    pub(crate) fn length(&self, buffer: u32, offset: u32, stride: u32) -> u32 {
         let len = self.buffers.get(buffer as usize).map_or(0, |buffer| buffer.len_bytes);
         let count = len.saturating_sub(offset as usize) / (stride.max(1) as usize);
         u32::try_from(count).unwrap_or(u32::MAX)
