@@ -280,3 +280,29 @@ fn a_file_system_without_direct_reads_is_read_through_the_page_cache() {
         assert!(matches!(path, IoPath::UringBuffered | IoPath::PreadBuffered), "{mode:?} {path}");
     }
 }
+
+/// An overlay over it may take the flag and refuse what it stands for, at any call: only a read that came back counts.
+#[test]
+fn an_overlay_over_a_file_system_without_direct_reads_is_read_through_the_page_cache() {
+    const SCRIPT: &str = r#"set -e
+        cd "$1"; mkdir r m; mount -t ramfs none r; mkdir r/a r/b; cp f r/a/f
+        mount -t overlay -o lowerdir=$1/r/a:$1/r/b none m"#;
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = noise(5 * CHUNK as usize + 99);
+    std::fs::write(folder.path().join("f"), &bytes).unwrap();
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|s| s.success())
+    };
+    let outcomes = shell(SCRIPT).then(|| MODES.map(|mode| load(&folder.path().join("m/f"), mode)));
+    shell("cd \"$1\"; umount -l m; umount -l r");
+    let Some(outcomes) = outcomes else {
+        eprintln!("not run: mounting an overlay needs root");
+        return;
+    };
+    for (mode, (found, path)) in MODES.iter().zip(outcomes) {
+        assert!(found.unwrap() == bytes, "{mode:?}");
+        assert!(matches!(path, IoPath::UringBuffered | IoPath::PreadBuffered), "{mode:?} {path}");
+    }
+}

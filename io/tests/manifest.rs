@@ -364,6 +364,36 @@ fn a_manifest_takes_the_place_of_manifests_alone() {
 }
 
 #[test]
+fn a_link_in_the_place_stays_and_what_it_leads_to_is_replaced() {
+    let fixture = Fixture::new();
+    let manifest = fixture.manifest(DigestKind::Xxh3);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("store")).unwrap();
+    std::fs::write(path("store/old"), b"{\"spoc_manifest\":1").unwrap();
+    // By way of a second link, named relative to its folder.
+    std::os::unix::fs::symlink("store/old", path("second")).unwrap();
+    std::os::unix::fs::symlink("second", path("spoc-manifest.json")).unwrap();
+    manifest.write(&path("spoc-manifest.json")).unwrap();
+    assert!(path("spoc-manifest.json").is_symlink() && path("second").is_symlink());
+    assert!(!path("store/old").is_symlink());
+    assert_eq!(Manifest::parse(&std::fs::read(path("store/old")).unwrap()).unwrap(), manifest);
+    assert_eq!(std::fs::read_dir(path("store")).unwrap().count(), 1, "nothing temporary is left");
+
+    // The link has a manifest's name, and what it leads to is something else; or is not there.
+    std::fs::write(path("weights"), [7; 1000]).unwrap();
+    std::os::unix::fs::symlink("weights", path("a.spoc-manifest.json")).unwrap();
+    std::os::unix::fs::symlink("gone", path("b.spoc-manifest.json")).unwrap();
+    std::os::unix::fs::symlink("c.spoc-manifest.json", path("c.spoc-manifest.json")).unwrap();
+    let kind = |name: &str| manifest.write(&path(name)).unwrap_err().kind();
+    assert_eq!(kind("a.spoc-manifest.json"), ErrorKind::InvalidArgument);
+    assert_eq!(std::fs::read(path("weights")).unwrap(), [7; 1000]);
+    assert_eq!(kind("b.spoc-manifest.json"), ErrorKind::NotFound);
+    assert_eq!(kind("c.spoc-manifest.json"), ErrorKind::IoError);
+    assert!(!path("gone").exists());
+}
+
+#[test]
 fn a_place_that_is_not_written_to_leaves_nothing() {
     let fixture = Fixture::new();
     let folder = tempfile::tempdir().unwrap();

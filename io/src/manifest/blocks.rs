@@ -94,7 +94,7 @@ impl BlockDigests {
         let file = &self.files[read.file as usize];
         let at = self.tensors.partition_point(|t| (t.file, t.end()) <= (read.file, start));
         let not_whole = || {
-            let message = "only whole tensors can be checked against a manifest, and this range is none";
+            let message = "only whole tensors can be checked against a manifest, and this range is a part of one, or none: read the tensor whole, or compare the model beforehand (`spoc-loader verify`) and read this without digests";
             Error::new(ErrorKind::InvalidArgument, message).in_file(file.path()).at(start)
         };
         let tensor =

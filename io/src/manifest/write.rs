@@ -68,7 +68,8 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// Makes the file beside `path`. What lies at `path` is replaced only if it is a manifest, by its name or by how it
+    /// Makes the file beside `path`, or beside the file that a link at `path` leads to: the link stays, as it does where a
+    /// file is written to. What lies at `path` is replaced only if it is a manifest, by its name or by how it
     /// begins: never a weight file, nor a device.
     ///
     /// # Errors
@@ -78,7 +79,11 @@ impl Unwritten {
         let Some(name) = path.file_name() else {
             return Err(failed(path, "naming")(io::Error::from_raw_os_error(libc::EISDIR)));
         };
-        check_replaceable(path, name)?;
+        let target = behind_links(path)?;
+        // By the name of what would be replaced: a link is called as somebody likes.
+        let target_name = target.file_name().unwrap_or(name);
+        check_replaceable(path, target_name)?;
+        let (path, name) = (target.as_path(), target_name);
         let mut temporary = std::ffi::OsString::from(".");
         temporary.push(name);
         // Containers that share a folder have processes of one number; what one of them left must not stop the next.
@@ -127,6 +132,16 @@ fn failed<'a>(path: &'a Path, doing: &'static str) -> impl Fn(io::Error) -> Erro
 
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Where the links at `path` lead. A link to nothing leads nowhere.
+fn behind_links(path: &Path) -> Result<PathBuf> {
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if there.is_symlink() => {
+            std::fs::canonicalize(path).map_err(failed(path, "following the link in the place of"))
+        }
+        _ => Ok(path.to_path_buf()),
+    }
 }
 
 /// Whether a manifest may take the place of what lies at `path`.

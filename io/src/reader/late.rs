@@ -53,6 +53,8 @@ enum Place {
     Reading(Reading),
     /// Reported as failed; whoever reads there ends with its read.
     Late(Arc<WeightFile>),
+    /// Its thread has ended; the next one takes it.
+    Vacant,
 }
 
 /// What the threads of the pool are at, for the thread that watches them.
@@ -70,11 +72,20 @@ impl Watch {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more thread.
+    /// A place for one more thread: there are as many as threads were alive at a time, however many have come and gone.
     pub(super) fn enter(&self) -> usize {
         let mut places = self.lock();
+        if let Some(vacant) = places.iter().position(|place| matches!(place, Place::Vacant)) {
+            places[vacant] = Place::Idle;
+            return vacant;
+        }
         places.push(Place::Idle);
         places.len() - 1
+    }
+
+    /// A thread has ended.
+    pub(super) fn leave(&self, place: usize) {
+        self.lock()[place] = Place::Vacant;
     }
 
     pub(super) fn begin(&self, place: usize, work: &Work) {
@@ -125,5 +136,23 @@ impl Watch {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_come_and_go_take_the_places_of_others() {
+        let watch = Watch::new(Duration::from_secs(1));
+        let stays = watch.enter();
+        for _ in 0..1000 {
+            let (one, other) = (watch.enter(), watch.enter());
+            assert!(one != other && one != stays && other != stays);
+            watch.leave(one);
+            watch.leave(other);
+        }
+        assert_eq!(watch.lock().len(), 3);
     }
 }

@@ -17,6 +17,13 @@ use crate::{ErrorKind, Result};
 /// The loop of one thread.
 pub(super) fn run(shared: &Arc<Shared>, ladder: &Ladder, outlet: &Outlet, watch: Option<&Watch>) {
     let watch = watch.map(|watch| (watch, watch.enter()));
+    serve(shared, ladder, outlet, watch);
+    if let Some((watch, place)) = watch {
+        watch.leave(place);
+    }
+}
+
+fn serve(shared: &Arc<Shared>, ladder: &Ladder, outlet: &Outlet, watch: Option<(&Watch, usize)>) {
     // The descriptor of the last direct read: consecutive reads are mostly of one file.
     let mut direct: Option<(Arc<WeightFile>, File)> = None;
     loop {

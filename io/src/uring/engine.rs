@@ -115,7 +115,7 @@ impl Engine {
         let registered = if options.fixed_buffers {
             Registered::new(&self.ring, &*self.shared.region, self.shared.chunk_bytes)
         } else {
-            Err("registered buffers are switched off".to_owned())
+            Err("the staging ring was not to be registered with io_uring".to_owned())
         };
         let missed = registered.as_ref().map_or_else(Some, |r| r.partly.as_ref());
         if let Some(reason) = missed {

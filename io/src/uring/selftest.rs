@@ -82,3 +82,39 @@ fn agrees(file: &File, offset: u64, fixed: &[u8], answers: [i32; STEPS as usize]
         _ => None,
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn every_place_of_a_registered_buffer_is_compared_with_pread() {
+        let bytes: Vec<u8> =
+            (0..2 * NEED_BYTES).map(|at| u8::try_from((at * 7 + at / 256) % 251).unwrap()).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let (whole, start) = ([STEP_BYTES.cast_signed(); STEPS as usize], STEP_BYTES as usize);
+        let there = &bytes[start..start + NEED_BYTES as usize];
+        let offset = u64::from(STEP_BYTES);
+        assert_eq!(agrees(&file, offset, there, whole), Some(true));
+        for step in 0..STEPS as usize {
+            // One wrong byte at the end of that read, as where the kernel fills another page.
+            let mut wrong = there.to_vec();
+            wrong[(step + 1) * STEP_BYTES as usize - 1] ^= 1;
+            assert_eq!(agrees(&file, offset, &wrong, whole), Some(false), "step {step}");
+            // The kernel's refusal of one of three that went in together.
+            for (answer, expected) in [
+                (-libc::EFAULT, Some(false)),
+                (-libc::EOPNOTSUPP, Some(false)),
+                (-libc::EIO, None),
+                (512, None),
+            ] {
+                let mut answers = whole;
+                answers[step] = answer;
+                assert_eq!(agrees(&file, offset, there, answers), expected, "step {step}: {answer}");
+            }
+        }
+    }
+}

@@ -17,10 +17,10 @@ pub(super) fn ring(entries: u32) -> Result<IoUring, String> {
             Ok(ring) if can_read(&ring) => return Ok(ring),
             Ok(_) => return Err("the kernel's io_uring cannot read files (before Linux 5.6)".to_owned()),
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => last = e,
-            Err(e) => return Err(refusal(&e)),
+            Err(e) => return Err(refusal(&e, disabled_by_sysctl())),
         }
     }
-    Err(refusal(&last))
+    Err(refusal(&last, disabled_by_sysctl()))
 }
 
 enum Flags {
@@ -48,10 +48,10 @@ fn can_read(ring: &IoUring) -> bool {
         && probe.is_supported(opcode::ReadFixed::CODE)
 }
 
-/// Why there is no ring, and what would change that.
-fn refusal(error: &io::Error) -> String {
+/// Why there is no ring, and what would change that; `level` is the sysctl's, if there is one.
+fn refusal(error: &io::Error, level: Option<u32>) -> String {
     match error.raw_os_error() {
-        Some(libc::EPERM) => match disabled_by_sysctl() {
+        Some(libc::EPERM) => match level {
             Some(level @ 1..) => format!(
                 "io_uring is switched off by the sysctl kernel.io_uring_disabled = {level} (0 would allow it)"
             ),
@@ -160,10 +160,17 @@ mod tests {
 
     #[test]
     fn refusals_say_what_would_help() {
-        let text = |number| refusal(&io::Error::from_raw_os_error(number));
-        assert!(text(libc::ENOSYS).contains("seccomp"));
-        let expected = if disabled_by_sysctl() > Some(0) { "sysctl" } else { "seccomp" };
-        assert!(text(libc::EPERM).contains(expected));
-        assert!(text(libc::ENOMEM).contains("ulimit -l"));
+        let text = |number, level| refusal(&io::Error::from_raw_os_error(number), level);
+        assert!(text(libc::ENOSYS, Some(0)).contains("seccomp"));
+        assert!(text(libc::ENOMEM, Some(0)).contains("ulimit -l"));
+        // One number for two refusals: the sysctl's own value tells them apart, also before kernels had it.
+        for (level, expected) in [
+            (None, "seccomp profile"),
+            (Some(0), "seccomp profile"),
+            (Some(1), "kernel.io_uring_disabled = 1"),
+            (Some(2), "kernel.io_uring_disabled = 2"),
+        ] {
+            assert!(text(libc::EPERM, level).contains(expected), "{level:?}: {}", text(libc::EPERM, level));
+        }
     }
 }
