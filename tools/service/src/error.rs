@@ -73,9 +73,20 @@ impl From<Error> for Status {
     }
 }
 
+/// The kinds of the tools: who asks knows devices and staging rings, and not allocations.
+fn in_our_words(kind: &'static str) -> &'static str {
+    match kind {
+        "out_of_device_memory" => "device_too_small",
+        "out_of_host_memory" => "staging_too_small",
+        "no_such_device" => "no_device",
+        kind => kind,
+    }
+}
+
 impl From<spoc_cache::Error> for Error {
     fn from(error: spoc_cache::Error) -> Error {
-        Error { kind: Cow::Owned(error.kind().as_str().to_owned()), message: error.to_string() }
+        // A device's error keeps its kind within the cache's.
+        Error::new(in_our_words(error.kind().as_str()), error)
     }
 }
 
@@ -87,7 +98,7 @@ impl From<spoc_io::Error> for Error {
 
 impl From<spoc_driver::Error> for Error {
     fn from(error: spoc_driver::Error) -> Error {
-        Error { kind: Cow::Owned(error.kind().as_str().to_owned()), message: error.to_string() }
+        Error::new(in_our_words(error.kind().as_str()), error)
     }
 }
 
@@ -100,6 +111,18 @@ impl From<std::io::Error> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_device_has_one_kind_wherever_it_is_found_out() {
+        let full = || {
+            let kind = spoc_driver::ErrorKind::OutOfDeviceMemory { need_bytes: 2, have_bytes: 1 };
+            spoc_driver::Error::new(kind, "allocating")
+        };
+        let in_cache = spoc_cache::Error::from(full());
+        for error in [Error::from(full()), Error::from(in_cache)] {
+            assert_eq!((error.kind(), error.code()), ("device_too_small", Code::ResourceExhausted));
+        }
+    }
 
     #[test]
     fn the_kind_travels_beside_the_code() {
