@@ -11,6 +11,7 @@ use spoc_cache::policy::PolicyKind;
 use crate::ctl::args::CtlArgs;
 use crate::demo::model::LAYERS;
 use crate::failure::Failure;
+use crate::keeper::KeeperArgs;
 use crate::out::{Out, write_line};
 use crate::replay::args::ReplayArgs;
 use crate::serve::args::{ConfigCommand, ServeArgs};
@@ -84,6 +85,8 @@ pub enum Command {
     Config(ConfigCommand),
     /// Tell a running service what to do
     Ctl(CtlArgs),
+    /// Keep a service's descriptors while it restarts, so that weights outlive it
+    Keeper(KeeperArgs),
     /// Measure the ceilings that a load cannot pass
     #[command(subcommand, arg_required_else_help = false)]
     Bench(BenchCommand),

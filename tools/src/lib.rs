@@ -11,6 +11,7 @@ pub mod devices;
 pub mod doctor;
 pub mod failure;
 pub mod inspect;
+pub mod keeper;
 pub mod load;
 pub mod manifest;
 pub mod out;

@@ -8,7 +8,9 @@ use spoc_tools::cli::{BenchCommand, Cli, Command, parse};
 use spoc_tools::doctor::{System, examine, render};
 use spoc_tools::failure::Result;
 use spoc_tools::out::Out;
-use spoc_tools::{bench, ctl, demo, devices, inspect, load, manifest, process, replay, serve, verify};
+use spoc_tools::{
+    bench, ctl, demo, devices, inspect, keeper, load, manifest, process, replay, serve, verify,
+};
 
 fn main() -> ExitCode {
     let cli: Cli = match parse() {
@@ -31,6 +33,7 @@ fn run(command: &Command, out: Out) -> Result<u8> {
         Command::Serve(args) => serve::run(args, out),
         Command::Config(command) => serve::config(command, out),
         Command::Ctl(args) => ctl::run(args, out),
+        Command::Keeper(args) => keeper::run(args, out),
         Command::Devices => devices::run(out),
         Command::Bench(BenchCommand::Read(args)) => bench::read::run(args, out),
         Command::Bench(BenchCommand::Link(args)) => bench::link::run(args, out),

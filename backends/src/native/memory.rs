@@ -93,7 +93,7 @@ impl Memory {
             usize::try_from(size).map_err(|_| invalid("it is larger than the address space"))?;
         let ptr =
             map(file.as_raw_fd(), mapped_bytes).ok_or_else(|| os(DOING, std::io::Error::last_os_error()))?;
-        let _ = advise(ptr.as_ptr(), mapped_bytes, libc::MADV_POPULATE_WRITE);
+        // Its pages are there, and become this process's as they are touched: importing takes no longer for more memory.
         Ok(Self { ptr, mapped_bytes, descriptor: Some(file.into()), populating: None })
     }
 

@@ -93,6 +93,9 @@ pub struct Config {
     pub roots: Vec<PathBuf>,
     /// Where metrics and health are served: `127.0.0.1:PORT` or a path; empty for nowhere.
     pub metrics: String,
+    /// Where descriptors of weights are parked, so that they outlive the service: `keeper:PATH` of a `spoc-loader keeper`,
+    /// `systemd` for its descriptor store; empty for nowhere.
+    pub park: String,
     /// Who may connect.
     pub access: Access,
     /// What each client may have.
@@ -111,6 +114,7 @@ impl Default for Config {
             staging: Size(64 << 20),
             roots: Vec::new(),
             metrics: String::new(),
+            park: String::new(),
             access: Access::default(),
             quota: Quota::default(),
             arenas: Vec::new(),
@@ -203,6 +207,8 @@ pub struct Overrides {
     pub roots: Vec<PathBuf>,
     /// See [`Config::metrics`].
     pub metrics: Option<String>,
+    /// See [`Config::park`].
+    pub park: Option<String>,
 }
 
 /// Where the service listens unless it is told otherwise: in the user's runtime folder, or `/run/spoc` for root.
@@ -265,6 +271,7 @@ impl Config {
         set(&mut self.socket_mode, over.socket_mode);
         set(&mut self.staging, over.staging);
         set(&mut self.metrics, over.metrics);
+        set(&mut self.park, over.park);
         if !over.devices.is_empty() {
             self.devices = over.devices;
         }
@@ -299,6 +306,9 @@ impl Config {
                     self.socket_mode
                 ));
             }
+        }
+        if !matches!(self.park.as_str(), "" | "systemd") {
+            crate::park::check(&self.park)?;
         }
         if self.socket.as_os_str().len() > 90 {
             return wrong(format!("socket = {}: longer than 90 bytes", self.socket.display()));
@@ -373,6 +383,7 @@ mod tests {
             ("[quota]\nleases = -1", "line 2"),
             ("staging = \"many\"", "is no size"),
             ("socket_mode = \"999\"", "socket_mode"),
+            ("park = \"attic\"", "park = \"attic\""),
             ("[[arena]]\nname = \"a\"\nclasses = []", "arena \"a\""),
             (
                 "[[arena]]\nname = \"a\"\npolicy = \"best\"\nclasses = [{slots=1,slot=1}]",

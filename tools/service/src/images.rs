@@ -4,6 +4,8 @@ use crate::access::check_name;
 use crate::error::{Error, Result};
 use crate::host::HostDevice;
 use crate::models::Registered;
+use crate::park::Parking;
+use crate::record;
 use crate::segments::{Numbered, SegmentBook};
 use spoc_cache::load::{Cancel, LoadOptions, LoadReport, load_model};
 use spoc_driver::SegmentOptions;
@@ -37,7 +39,7 @@ pub struct Image {
     /// Session that makes it, as long as it is being written.
     maker: u64,
     /// Compared with its manifest as it was loaded.
-    was_verified: bool,
+    pub was_verified: bool,
     is_sealed: AtomicBool,
     pinned: AtomicBool,
     leases: AtomicU32,
@@ -130,7 +132,10 @@ struct Book {
 
 /// Every image, and those that are being loaded.
 #[derive(Debug, Default)]
-pub struct ImageBook(Mutex<Book>);
+pub struct ImageBook {
+    book: Mutex<Book>,
+    parking: Arc<Parking>,
+}
 
 /// What of a model to load, where.
 #[derive(Clone, Debug)]
@@ -158,7 +163,39 @@ impl Wanted {
 
 impl ImageBook {
     fn lock(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sealed images are parked here.
+    pub fn new(parking: Arc<Parking>) -> ImageBook {
+        ImageBook { book: Mutex::default(), parking }
+    }
+
+    /// An image that an earlier process of this service had.
+    pub fn adopt(&self, record: record::Image, segments: Vec<Numbered>) -> Arc<Image> {
+        let image = Arc::new(Image {
+            name: record.name,
+            device: record.device,
+            model: record.model,
+            bytes: record.bytes,
+            segments,
+            tensors: record.tensors,
+            lineage: record.lineage,
+            maker: 0,
+            was_verified: record.was_verified,
+            is_sealed: AtomicBool::new(true),
+            pinned: AtomicBool::new(record.pinned),
+            leases: AtomicU32::new(0),
+        });
+        self.lock().images.insert(image.name.clone(), Arc::clone(&image));
+        image
+    }
+
+    /// Holds the image whose first segment this is.
+    pub fn hold_by_segment(&self, id: u64) -> Option<ImageHold> {
+        let book = self.lock();
+        let is_it = |image: &&Arc<Image>| image.segments.first().is_some_and(|first| first.id == id);
+        book.images.values().find(is_it).map(ImageHold::new)
     }
 
     pub fn all(&self) -> Vec<Arc<Image>> {
@@ -246,6 +283,7 @@ impl ImageBook {
         }
         book.loads.remove(name);
         if let Some(image) = image {
+            self.parking.image(image);
             book.images.insert(name.to_owned(), Arc::clone(image));
         }
         true
@@ -336,6 +374,7 @@ impl ImageBook {
             return Err(Error::new("not_permitted", format!("image {name:?} is another session's to seal")));
         }
         image.is_sealed.store(true, Ordering::Release);
+        self.parking.image(&image);
         Ok(image)
     }
 
@@ -355,6 +394,7 @@ impl ImageBook {
         let image = images.images.remove(name);
         drop(images);
         Ok(image.map_or(0, |image| {
+            self.parking.forget_image(&image);
             image.forget(book);
             image.bytes
         }))

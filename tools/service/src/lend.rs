@@ -95,22 +95,26 @@ async fn client(socket: LendSocket, state: &Arc<State>) -> io::Result<()> {
         Err(error) => return refuse(&socket, &error),
     };
     watch_process(&session, state);
-    let words = u32::try_from(session.words().words().len()).unwrap_or(u32::MAX);
-    let welcome = Packet::Welcome { session: session.number, resume: *session.resume(), words };
-    if let Err(error) = socket.get_ref().send(&welcome, Some(session.words().descriptor())) {
-        session.detach();
-        return Err(error);
-    }
-    tracing::debug!(
-        session = session.number,
-        pid = peer.pid,
-        uid = peer.uid,
-        name = session.name,
-        "attached"
-    );
-    let outcome = lend(&socket, &session, state).await;
+    // Before the client can have a lease of it.
+    state.parking.session(&session);
+    let Peer { pid, uid, .. } = peer;
+    tracing::debug!(session = session.number, pid, uid, name = session.name, "attached");
+    let outcome = match welcome(&socket, &session) {
+        Ok(()) => lend(&socket, &session, state).await,
+        Err(error) => Err(error),
+    };
     session.detach();
     outcome
+}
+
+fn welcome(socket: &AsyncFd<LendSocket>, session: &Session) -> io::Result<()> {
+    let words = u32::try_from(session.words().words().len()).unwrap_or(u32::MAX);
+    let welcome = Packet::Welcome { session: session.number, resume: *session.resume(), words };
+    socket.get_ref().send(&welcome, Some(session.words().descriptor()))?;
+    for (lease, why) in session.take_lost() {
+        socket.get_ref().send(&Packet::Lost { lease, why }, None)?;
+    }
+    Ok(())
 }
 
 async fn lend(socket: &AsyncFd<LendSocket>, session: &Session, state: &State) -> io::Result<()> {
@@ -133,7 +137,9 @@ fn segment(id: u64, session: &Session, state: &State) -> Result<(LentSegment, Ow
     if !session.holds_segment(id) {
         return Err(Error::new("not_permitted", format!("no lease of this session is on segment {id}")));
     }
-    let exported = state.segments.lend(id, session.opener.uid)?.export()?;
+    let lent = state.segments.lend(id, session.opener.uid)?;
+    state.parking.lent(id, session.opener.uid);
+    let exported = lent.export()?;
     let lent = LentSegment {
         id,
         len_bytes: exported.len_bytes,
@@ -146,7 +152,7 @@ fn segment(id: u64, session: &Session, state: &State) -> Result<(LentSegment, Ow
 }
 
 /// Sees the process of a session end, whatever becomes of its socket.
-fn watch_process(session: &Arc<Session>, state: &Arc<State>) {
+pub fn watch_process(session: &Arc<Session>, state: &Arc<State>) {
     let pid = session.peer().pid;
     if !session.begin_watch(pid) {
         return;

@@ -8,10 +8,14 @@
 //! in the session's shared words reaches a value, which the client writes, or its device behind its launches, or this
 //! service when it is told to release it or sees the client's process end.
 //!
+//! Sealed images and sessions can outlive the service: their descriptors are parked with a keeper or systemd, and a restarted
+//! service adopts them (`park` of the configuration).
+//!
 //! The control plane is gRPC on a Unix socket (`spoc-proto`); descriptors travel on a second one (`spoc_page::lend`).
 #![forbid(unsafe_code)]
 
 mod access;
+mod adopt;
 mod arenas;
 mod config;
 mod error;
@@ -21,6 +25,8 @@ mod images;
 mod lend;
 mod models;
 pub mod ops;
+mod park;
+mod record;
 mod rpc;
 mod run;
 mod segments;
@@ -29,4 +35,5 @@ mod state;
 
 pub use config::{Access, ArenaConfig, ClassConfig, Config, Overrides, Quota, Size, default_socket};
 pub use error::{Error, Result};
-pub use run::Service;
+pub use park::Parked;
+pub use run::{Service, Survived};

@@ -22,6 +22,8 @@ pub struct Registered {
     pub name: Arc<str>,
     /// What it was registered by.
     pub source: String,
+    /// The request, to be made again by a restarted service.
+    pub asked: pb::RegisterModelRequest,
     pub model: Arc<Model>,
     pub catalogue: Arc<Catalogue>,
     /// In which arena its groups compete; `None` for a model that is loaded as a whole.

@@ -1,5 +1,6 @@
 //! From start to stop.
 
+use crate::adopt::adopt;
 use crate::arenas::Arena;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -11,6 +12,7 @@ use crate::ops::layer::CountCalls;
 use crate::ops::metrics::Metrics;
 use crate::ops::observe::Observe;
 use crate::ops::systemd;
+use crate::park::{Parked, Parking};
 use crate::rpc::Rpc;
 use crate::state::{MakeCounters, State};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -63,6 +65,26 @@ pub struct Service {
     state: Arc<State>,
     tasks: Vec<JoinHandle<()>>,
     metrics: Option<Address>,
+    survived: Option<Survived>,
+}
+
+/// What a service took over from its predecessor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survived {
+    /// Registered models.
+    pub models: usize,
+    /// Sealed images.
+    pub images: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Sessions whose processes live.
+    pub sessions: usize,
+    /// Their leases.
+    pub leases: u32,
+    /// What was dropped, and why.
+    pub dropped: Vec<String>,
+    /// How long that took.
+    pub took: Duration,
 }
 
 impl Service {
@@ -71,6 +93,20 @@ impl Service {
     /// # Errors
     /// `config`, `socket_in_use`, `device_too_small`, what devices and kernel say.
     pub async fn start(config: Config, devices: Vec<Device>, counters: MakeCounters) -> Result<Service> {
+        Service::start_with(config, devices, counters, Vec::new()).await
+    }
+
+    /// [`Service::start`] with descriptors that the service manager passed on (`spoc_page::inherited`): with
+    /// `park = "systemd"` those that it kept are among them.
+    ///
+    /// # Errors
+    /// As [`Service::start`]; `os` if there is no keeper where one is to be.
+    pub async fn start_with(
+        config: Config,
+        devices: Vec<Device>,
+        counters: MakeCounters,
+        inherited: Parked,
+    ) -> Result<Service> {
         let began = Instant::now();
         let made = {
             let (config, counters) = (config.clone(), Arc::clone(&counters));
@@ -82,10 +118,19 @@ impl Service {
         let listener = listen(&config).await?;
         let lending = bind_lend(&config)?;
         let (stop, stopped) = watch::channel(false);
-        let state = Arc::new(State::new(config.clone(), host, counters, instance()?, began, stop));
+        // Behind the listening: whoever holds the socket owns what is parked.
+        let (parking, parked) = Parking::open(&config.park, &config.socket, inherited)?;
+        let parking = Arc::new(parking);
+        let state = State::new(config.clone(), host, parking, counters, instance()?, began, stop);
         for arena in arenas {
             state.arenas.add(arena);
         }
+        let (state, survived) = if state.parking.is_on() {
+            let (state, survived) = take_over(state, parked).await?;
+            (state, Some(survived))
+        } else {
+            (Arc::new(state), None)
+        };
         let calls = Arc::new(Calls::new(&METHODS));
         let (mut tasks, mut metrics) = (Vec::new(), None);
         if !config.metrics.is_empty() {
@@ -105,14 +150,23 @@ impl Service {
         tasks.push(tokio::spawn(lend::serve(lending, Arc::clone(&state), stopped.clone())));
         tasks.push(tokio::spawn(sweep(Arc::clone(&state), stopped.clone())));
         tasks.push(tokio::spawn(systemd::watchdog(Arc::clone(&state) as Arc<dyn Observe>, stopped.clone())));
+        if state.parking.is_on() {
+            tasks.push(tokio::spawn(keep_parked(Arc::clone(&state), stopped.clone())));
+        }
         tasks.push(tokio::spawn(serve(listener, Arc::clone(&state), calls, stopped)));
-        Ok(Service { state, tasks, metrics })
+        Ok(Service { state, tasks, metrics, survived })
     }
 
     /// Where metrics are served, with the port that was given for a port of 0.
     #[must_use]
     pub fn metrics_address(&self) -> Option<String> {
         self.metrics.as_ref().map(ToString::to_string)
+    }
+
+    /// What was taken over from a predecessor; `None` where nothing is parked.
+    #[must_use]
+    pub fn survived(&self) -> Option<&Survived> {
+        self.survived.as_ref()
     }
 
     /// From the start to the first answer.
@@ -158,6 +212,43 @@ fn prepare(config: &Config, devices: Vec<Device>, counters: &MakeCounters) -> Re
         arenas.push(Arena::new(arena, device, &**counters)?);
     }
     Ok((host, arenas))
+}
+
+/// Adopts what was parked, on a thread that may block, and watches the processes of adopted sessions.
+async fn take_over(state: State, parked: Parked) -> Result<(Arc<State>, Survived)> {
+    let state = Arc::new(state);
+    let adopting = {
+        let state = Arc::clone(&state);
+        tokio::task::spawn_blocking(move || adopt(&state, parked)).await
+    };
+    let (survived, sessions) =
+        adopting.map_err(|error| Error::new("internal", format!("adopting: {error}")))?;
+    for session in &sessions {
+        lend::watch_process(session, &state);
+    }
+    Ok((state, survived))
+}
+
+/// Asks the keeper whether it is there; one that came back gets everything again.
+async fn keep_parked(state: Arc<State>, mut stop: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(2));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        let state = Arc::clone(&state);
+        let asked = tokio::task::spawn_blocking(move || {
+            if state.parking.came_back() {
+                state.park_everything();
+            }
+        });
+        if let Err(error) = asked.await {
+            tracing::error!(%error, "parking is not looked after any more");
+            return;
+        }
+    }
 }
 
 fn instance() -> Result<String> {

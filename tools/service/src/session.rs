@@ -8,6 +8,7 @@ use crate::access::Peer;
 use crate::config::Quota;
 use crate::error::{Error, Result};
 use crate::images::ImageHold;
+use crate::record;
 use rustix::rand::{GetRandomFlags, getrandom};
 use spoc_cache::SequenceWord;
 use spoc_page::Words;
@@ -28,9 +29,51 @@ pub struct SessionWords {
     own: Box<[AtomicU64]>,
 }
 
+/// Words that say what a session holds, kept beside its record: for each word of the session [`HOLD`] of them, and behind
+/// all the number that the next lease is to have. What a restarted service knows of leases is this.
+#[derive(Debug)]
+struct Holds(Words);
+
+/// Lease, or 0 for none; its value, or that of the last one; first segment of the image, or 0 for slots; bytes.
+const HOLD: usize = 4;
+
+impl Holds {
+    fn create(count: usize) -> Result<Holds> {
+        Ok(Holds(Words::create(count * HOLD + 1)?))
+    }
+
+    fn hold(&self, word: u32) -> &[AtomicU64] {
+        let at = word as usize * HOLD;
+        self.0.words().get(at..at + HOLD).unwrap_or_default()
+    }
+
+    /// The lease is written last, so that one that is there is whole.
+    fn set(&self, word: u32, lease: u64, value: u64, held: &Held) {
+        if let [id, of_value, image, bytes] = self.hold(word) {
+            of_value.store(value, Ordering::Relaxed);
+            image.store(held.first_segment(), Ordering::Relaxed);
+            bytes.store(held.bytes(), Ordering::Relaxed);
+            if let Some(next) = self.0.words().last() {
+                next.store(lease + 1, Ordering::Relaxed);
+            }
+            id.store(lease, Ordering::Release);
+        }
+    }
+
+    fn clear(&self, word: u32) {
+        if let [id, ..] = self.hold(word) {
+            id.store(0, Ordering::Release);
+        }
+    }
+}
+
 impl SessionWords {
     fn create(count: usize) -> Result<Arc<SessionWords>> {
-        let shared = Words::create(count)?;
+        SessionWords::of(Words::create(count)?)
+    }
+
+    fn of(shared: Words) -> Result<Arc<SessionWords>> {
+        let count = shared.words().len();
         let own = (0..count).map(|_| AtomicU64::new(0)).collect();
         Ok(Arc::new(SessionWords { shared, own }))
     }
@@ -81,6 +124,14 @@ impl Held {
         match self {
             Held::Slots { bytes, .. } => *bytes,
             Held::Image(hold) => hold.image().bytes,
+        }
+    }
+
+    /// By which an image is found again; 0 for slots.
+    fn first_segment(&self) -> u64 {
+        match self {
+            Held::Slots { .. } => 0,
+            Held::Image(hold) => hold.image().segments.first().map_or(0, |segment| segment.id),
         }
     }
 
@@ -155,6 +206,10 @@ pub struct Session {
     resume: [u8; 32],
     quota: Quota,
     words: Arc<SessionWords>,
+    /// If sessions outlive the service.
+    holds: Option<Holds>,
+    /// Leases that did not outlive a restart, and why; to be told.
+    lost: Mutex<Vec<(u64, String)>>,
     inside: Mutex<Inside>,
     /// Leases out: read without the lock.
     lease_count: AtomicU64,
@@ -179,6 +234,16 @@ impl Session {
 
     pub fn resume(&self) -> &[u8; 32] {
         &self.resume
+    }
+
+    /// What says of its leases what a restarted service has to know.
+    pub fn holds(&self) -> Option<&Words> {
+        self.holds.as_ref().map(|holds| &holds.0)
+    }
+
+    /// Leases that did not outlive a restart of the service; each is told once.
+    pub fn take_lost(&self) -> Vec<(u64, String)> {
+        std::mem::take(&mut self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Leases, and the bytes they hold.
@@ -217,7 +282,11 @@ impl Session {
         let id = inside.next_lease;
         inside.next_lease += 1;
         inside.held_bytes = sum;
-        inside.leases.insert(id, LeaseEntry { word, value, held: held() });
+        let held = held();
+        if let Some(holds) = &self.holds {
+            holds.set(word, id, value, &held);
+        }
+        inside.leases.insert(id, LeaseEntry { word, value, held });
         self.lease_count.store(inside.leases.len() as u64, Ordering::Relaxed);
         let awaited = Arc::new(ClientWord { words: Arc::clone(&self.words), index: word });
         Ok(Grant { id, word, value, awaited })
@@ -253,6 +322,9 @@ impl Session {
         for id in &ended {
             let Some(entry) = inside.leases.remove(id) else { continue };
             inside.held_bytes = inside.held_bytes.saturating_sub(entry.held.bytes());
+            if let Some(holds) = &self.holds {
+                holds.clear(entry.word);
+            }
             inside.free.push((entry.word, entry.value));
             entries.push(entry);
         }
@@ -334,6 +406,8 @@ pub struct SessionBook {
     /// Clients that ended while they held something.
     lost: AtomicU64,
     stopping: AtomicBool,
+    /// Whether sessions are parked.
+    parks: bool,
 }
 
 #[derive(Debug, Default)]
@@ -357,13 +431,100 @@ impl SessionBook {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A book whose sessions outlive the service, if they are parked.
+    pub fn new(parks: bool) -> SessionBook {
+        SessionBook { parks, ..SessionBook::default() }
+    }
+
+    /// A session that an earlier process of this service had, detached, with the leases whose images `find` holds, by their
+    /// first segment. Leases that it had and has no more.
+    ///
+    /// # Errors
+    /// What of record and words does not agree.
+    pub fn adopt(
+        &self,
+        record: &record::Session,
+        words: Words,
+        holds: Words,
+        quota: Quota,
+        find: impl Fn(u64) -> Option<ImageHold>,
+    ) -> Result<(Arc<Session>, usize)> {
+        let (count, disagree) = (words.words().len(), |what: &str| Error::new("internal", what));
+        if holds.words().len() != count * HOLD + 1 {
+            return Err(disagree("its words and its leases do not agree"));
+        }
+        let resume =
+            record.resume.as_slice().try_into().map_err(|_| disagree("its secret has another length"))?;
+        let (words, holds) = (SessionWords::of(words)?, Holds(holds));
+        let opener = Peer { pid: record.pid, uid: record.uid, gid: record.gid };
+        let next_lease = holds.0.words().last().map_or(1, |next| next.load(Ordering::Acquire).max(1));
+        let mut inside = Inside {
+            stage: Stage::Detached,
+            peer: opener,
+            connections: 0,
+            watched: Vec::new(),
+            leases: HashMap::new(),
+            free: Vec::new(),
+            next_lease,
+            held_bytes: 0,
+        };
+        let mut lost = Vec::new();
+        for word in (0..u32::try_from(count).unwrap_or(u32::MAX)).rev() {
+            let [id, value, image, _] = holds.hold(word) else { continue };
+            let lease = id.load(Ordering::Acquire);
+            let (value, image) = (value.load(Ordering::Relaxed), image.load(Ordering::Relaxed));
+            let is_out = lease > 0 && words.value(word) < value;
+            match Some(image).filter(|image| is_out && *image > 0).and_then(&find) {
+                Some(hold) => {
+                    let held = Held::Image(hold);
+                    inside.held_bytes = inside.held_bytes.saturating_add(held.bytes());
+                    inside.leases.insert(lease, LeaseEntry { word, value, held });
+                    continue;
+                }
+                None if is_out => {
+                    let what = if image == 0 { "slots do" } else { "its image did" };
+                    lost.push((lease, format!("{what} not outlive the restart of the service")));
+                }
+                None => {}
+            }
+            holds.clear(word);
+            inside.free.push((word, value));
+        }
+        let lost_count = lost.len();
+        let session = Arc::new(Session {
+            number: record.number,
+            name: record.name.clone(),
+            opener,
+            opened: Instant::now(),
+            resume,
+            quota,
+            words,
+            holds: Some(holds),
+            lost: Mutex::new(lost),
+            lease_count: AtomicU64::new(inside.leases.len() as u64),
+            inside: Mutex::new(inside),
+        });
+        let mut book = self.lock();
+        book.next = book.next.max(record.number);
+        book.sessions.insert(record.number, Arc::clone(&session));
+        Ok((session, lost_count))
+    }
+
+    /// No session gets a number up to this one: a client may have it.
+    pub fn skip(&self, number: u64) {
+        let mut book = self.lock();
+        book.next = book.next.max(number);
+    }
+
     /// A new session of this process, and the token with which it is attached.
     ///
     /// # Errors
     /// `quota_exceeded`; the kernel's.
     pub fn open(&self, name: &str, opener: Peer, quota: Quota) -> Result<(Arc<Session>, [u8; 32])> {
         let (token, resume) = (secret()?, secret()?);
-        let words = SessionWords::create(WORDS_MIN.max(quota.leases as usize))?;
+        let count = WORDS_MIN.max(quota.leases as usize);
+        let words = SessionWords::create(count)?;
+        let holds = if self.parks { Some(Holds::create(count)?) } else { None };
         self.forget_stale();
         let mut book = self.lock();
         if book.sessions.len() >= quota.sessions as usize {
@@ -392,6 +553,8 @@ impl SessionBook {
             resume,
             quota,
             words,
+            holds,
+            lost: Mutex::default(),
             inside: Mutex::new(inside),
             lease_count: AtomicU64::new(0),
         });

@@ -9,6 +9,7 @@ use crate::host::Host;
 use crate::images::ImageBook;
 use crate::models::ModelBook;
 use crate::ops::observe::{DeviceBytes, Observe, Observed, Source};
+use crate::park::Parking;
 use crate::segments::SegmentBook;
 use crate::session::{SessionBook, Stage};
 use spoc_cache::stats::Counters;
@@ -29,6 +30,7 @@ pub struct State {
     pub images: ImageBook,
     pub arenas: ArenaBook,
     pub segments: SegmentBook,
+    pub parking: Arc<Parking>,
     pub sessions: SessionBook,
     pub events: Events,
     pub counters: MakeCounters,
@@ -48,6 +50,7 @@ impl State {
     pub fn new(
         config: Config,
         host: Host,
+        parking: Arc<Parking>,
         counters: MakeCounters,
         instance: String,
         began: Instant,
@@ -58,10 +61,11 @@ impl State {
             config: RwLock::new(Arc::new(config)),
             host,
             models: ModelBook::default(),
-            images: ImageBook::default(),
+            images: ImageBook::new(Arc::clone(&parking)),
             arenas: ArenaBook::default(),
             segments: SegmentBook::default(),
-            sessions: SessionBook::default(),
+            sessions: SessionBook::new(parking.is_on()),
+            parking,
             events: Events::new(),
             counters,
             waiting,
@@ -89,6 +93,7 @@ impl State {
             ("staging", new.staging != held.staging),
             ("metrics", new.metrics != held.metrics),
             ("arena", new.arenas != held.arenas),
+            ("park", new.park != held.park),
         ] {
             if differs {
                 stays.push(name);
@@ -129,6 +134,19 @@ impl State {
         }
     }
 
+    /// Parks all that outlives the service, once more.
+    pub fn park_everything(&self) {
+        self.models.all().iter().for_each(|model| self.parking.model(model));
+        let images = self.images.all();
+        let sealed = images.iter().filter(|image| image.stage() == crate::images::Stage::Sealed);
+        sealed.for_each(|image| self.parking.image(image));
+        let sessions = self.sessions.all();
+        sessions
+            .iter()
+            .filter(|session| session.stage() != Stage::New)
+            .for_each(|session| self.parking.session(session));
+    }
+
     pub fn poll_caches(&self) {
         self.arenas.all().iter().for_each(|arena| arena.cache.poll());
         self.released.notify_waiters();
@@ -137,6 +155,7 @@ impl State {
     /// A client's process has ended.
     pub fn client_died(&self, session: &crate::session::Session) {
         let held = self.sessions.died(session);
+        self.parking.forget_session(session);
         self.images.drop_unfinished(session.number, &self.segments);
         self.poll_caches();
         let Peer { pid, uid, .. } = session.peer();

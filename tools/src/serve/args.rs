@@ -33,6 +33,9 @@ pub struct ConfigArgs {
     /// Where /metrics, /healthz and /readyz are served: 127.0.0.1:PORT, or unix:/PATH [default: nowhere]
     #[arg(long, env = "SPOC_METRICS", value_name = "ADDRESS")]
     pub metrics: Option<String>,
+    /// Where descriptors are parked, so that weights outlive the service: keeper:PATH, or systemd [default: nowhere]
+    #[arg(long, env = "SPOC_PARK", value_name = "WHERE")]
+    pub park: Option<String>,
 }
 
 impl ConfigArgs {
@@ -49,6 +52,7 @@ impl ConfigArgs {
             staging: self.staging_bytes,
             roots: self.roots.clone(),
             metrics: self.metrics.clone(),
+            park: self.park.clone(),
         };
         Ok(config.with(over)?)
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use spoc_cache::stats::Counters;
 use spoc_driver::Device;
-use spoc_service::{Config, Service};
+use spoc_service::{Config, Parked, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::DeviceArgs;
@@ -44,6 +44,9 @@ pub fn config(command: &ConfigCommand, out: Out) -> Result<u8> {
 /// # Errors
 /// `config`, `socket_in_use`, `no_device`, what devices and kernel say.
 pub fn run(args: &ServeArgs, out: Out) -> Result<u8> {
+    // Before anything else opens a file.
+    let inherited = spoc_page::inherited()
+        .map_err(|error| Failure::new("os", format_args!("descriptors of the service manager: {error}")))?;
     let config = args.config()?;
     let began = Instant::now();
     let devices = open(&config)?;
@@ -54,7 +57,8 @@ pub fn run(args: &ServeArgs, out: Out) -> Result<u8> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new("os", format_args!("starting threads: {error}")))?;
-    runtime.block_on(serve(args, config, devices, drivers, out))
+    let inherited = inherited.into_iter().map(|one| (one.name, one.descriptor)).collect();
+    runtime.block_on(serve(args, (config, devices, inherited), drivers, out))
 }
 
 /// Opens the configured devices: all are there, or the service does not start.
@@ -76,8 +80,7 @@ fn open(config: &Config) -> Result<Vec<Device>> {
 
 async fn serve(
     args: &ServeArgs,
-    config: Config,
-    devices: Vec<Device>,
+    (config, devices, inherited): (Config, Vec<Device>, Parked),
     drivers: Duration,
     out: Out,
 ) -> Result<u8> {
@@ -88,8 +91,13 @@ async fn serve(
     let names: Vec<String> =
         devices.iter().map(|device| format!("{} {}", device.info().backend, device.info().uuid)).collect();
     let counters = Arc::new(|label: &str, slots: usize| -> Counters { publish::labelled(label, slots) });
-    let service = Service::start(config, devices, counters).await?;
+    let service = Service::start_with(config, devices, counters, inherited).await?;
+    if let Some(survived) = service.survived().filter(|survived| !survived.dropped.is_empty()) {
+        note(format_args!("not taken over from the last run: {}", survived.dropped.join("; ")));
+    }
     let ready = serde_json::json!({
+        "adopted_images": service.survived().map_or(0, |survived| survived.images),
+        "adopted_leases": service.survived().map_or(0, |survived| survived.leases),
         "ready": true,
         "socket": socket,
         "devices": names,

@@ -198,7 +198,11 @@ impl Rpc {
     pub(super) fn pinned(&self, asked: pb::PinRequest) -> Result<()> {
         match asked.what {
             Some(pb::pin_request::What::Image(name)) => {
-                self.state.images.get(&name)?.set_pinned(!asked.unpin);
+                let image = self.state.images.get(&name)?;
+                image.set_pinned(!asked.unpin);
+                if image.stage() == crate::images::Stage::Sealed {
+                    self.state.parking.image(&image);
+                }
             }
             Some(pb::pin_request::What::Keys(keys)) => {
                 let (model, keys) = self.keys(Some(&keys))?;

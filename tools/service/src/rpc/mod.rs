@@ -4,7 +4,7 @@
 mod arenas;
 mod images;
 mod leases;
-mod models;
+pub(crate) mod models;
 mod service;
 
 use crate::access::Peer;

@@ -33,6 +33,7 @@ impl Rpc {
         let state = Arc::clone(&self.state);
         blocking(move || {
             let model = register(&state, &asked)?;
+            state.parking.model(&model);
             tracing::info!(model = &*model.name, source = model.source, "registered");
             state.events.tell("registered", &model.name, "", || model.source.clone());
             Ok(pb::RegisterModelResponse { model: Some(told(&state, &model)) })
@@ -65,6 +66,7 @@ impl Rpc {
                 state.images.evict(&image.name, &state.segments)?;
             }
             state.models.remove(&name);
+            state.parking.forget_model(&name);
             state.events.tell("unregistered", &name, "", String::new);
             Ok(())
         })
@@ -106,7 +108,7 @@ fn name_of(source: &str) -> String {
     stem.to_owned()
 }
 
-fn register(state: &State, asked: &pb::RegisterModelRequest) -> Result<Arc<Registered>> {
+pub(crate) fn register(state: &State, asked: &pb::RegisterModelRequest) -> Result<Arc<Registered>> {
     let name = if asked.name.is_empty() { name_of(&asked.source) } else { asked.name.clone() };
     check_name("model", &name)?;
     if asked.share > 1 || asked.floor_slots > 0 {
@@ -138,6 +140,7 @@ fn register(state: &State, asked: &pb::RegisterModelRequest) -> Result<Arc<Regis
         state.models.add(Registered {
             name: name.as_str().into(),
             source: asked.source.clone(),
+            asked: asked.clone(),
             model: Arc::new(model),
             catalogue: Arc::clone(&catalogue),
             placed,

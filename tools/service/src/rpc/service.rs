@@ -26,7 +26,7 @@ impl Rpc {
             is_draining: state.is_draining(),
             message_bytes_max: quota.message.0,
             keys_max: quota.keys,
-            parking: "none".to_owned(),
+            parking: state.parking.kind().to_owned(),
         }
     }
 
@@ -61,8 +61,10 @@ impl Rpc {
                     state: session.stage().as_str().to_owned(),
                 }
             });
+            let mut counters: std::collections::HashMap<_, _> = sums(&state.observe()).into_iter().collect();
+            counters.insert("parking_failures".to_owned(), state.parking.failures());
             Ok(pb::GetStatsResponse {
-                counters: sums(&state.observe()).into_iter().collect(),
+                counters,
                 arenas: state.arenas.all().iter().map(|arena| arena.told()).collect(),
                 sessions: told.collect(),
                 uptime_ms: u64::try_from(state.began.elapsed().as_millis()).unwrap_or(u64::MAX),
