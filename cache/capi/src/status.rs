@@ -361,7 +361,10 @@ mod tests {
     fn every_kind_of_the_table_has_a_code_and_no_other() {
         let page = include_str!("../../../docs/errors.md");
         let kind = |line: &'static str| line.strip_prefix("| `")?.split_once("` |").map(|(kind, _)| kind);
-        let documented: BTreeSet<&str> = page.lines().filter_map(kind).collect();
+        // The service answers other processes; nothing here can fail by its kinds.
+        let (before, service) = page.split_once("| **The service** | |").unwrap();
+        let behind = service.split_once("\n| **").map_or("", |(_, behind)| behind);
+        let documented: BTreeSet<&str> = before.lines().chain(behind.lines()).filter_map(kind).collect();
         assert!(documented.len() > 80, "docs/errors.md is written in another way now");
         let coded: BTreeSet<String> =
             TABLE.iter().map(|(_, name)| name.to_string_lossy().into_owned()).collect();
