@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgAction, Args, Subcommand};
 use spoc_service::Size;
 
+use crate::cli::parse_switch;
 use crate::units::parse_time;
 
 /// Arguments of `ctl`.
@@ -36,13 +37,13 @@ pub enum CtlCommand {
         /// A weight file, a folder, or a Hugging Face name
         source: String,
         /// What to call it [default: the last part of the source]
-        #[arg(long, default_value = "")]
+        #[arg(long, env = "SPOC_CTL_NAME", default_value = "")]
         name: String,
         /// Let its groups compete in this arena; `auto` makes one for it [default: it is loaded as a whole]
-        #[arg(long, default_value = "")]
+        #[arg(long, env = "SPOC_CTL_ARENA", default_value = "")]
         arena: String,
         /// Pattern that names groups, as for `inspect --groups`
-        #[arg(long, default_value = "")]
+        #[arg(long, env = "SPOC_CTL_GROUPS", default_value = "")]
         groups: String,
     },
     /// Forget a model that nobody holds
@@ -60,13 +61,13 @@ pub enum CtlCommand {
         /// Its name
         model: String,
         /// UUID of the device [default: the first]
-        #[arg(long, default_value = "")]
+        #[arg(long, env = "SPOC_CTL_DEVICE", default_value = "")]
         device: String,
         /// Compare with the manifest beside the model on the way
-        #[arg(long)]
+        #[arg(long, env = "SPOC_CTL_VERIFY", value_parser = parse_switch, action = ArgAction::SetTrue)]
         verify: bool,
         /// Only tensors whose name matches
-        #[arg(long, default_value = "")]
+        #[arg(long, env = "SPOC_CTL_TENSORS", default_value = "")]
         tensors: String,
     },
     /// Loaded models, and what clients made
@@ -86,7 +87,7 @@ pub enum CtlCommand {
         /// Name of an image; of a model, with --groups
         name: String,
         /// Numbers of groups
-        #[arg(long, value_delimiter = ',')]
+        #[arg(long, env = "SPOC_CTL_GROUP_NUMBERS", value_delimiter = ',')]
         groups: Vec<u32>,
     },
     /// Begin to read groups of a model
@@ -94,7 +95,7 @@ pub enum CtlCommand {
         /// Its name
         model: String,
         /// Numbers of groups
-        #[arg(long, value_delimiter = ',', required = true)]
+        #[arg(long, env = "SPOC_CTL_GROUP_NUMBERS", value_delimiter = ',', required = true)]
         groups: Vec<u32>,
     },
     /// Slot caches
@@ -106,7 +107,7 @@ pub enum CtlCommand {
         /// Slots of its first class
         slots: u32,
         /// Time for leases to end
-        #[arg(long, default_value = "10s", value_parser = parse_time, value_name = "TIME")]
+        #[arg(long, env = "SPOC_CTL_TIMEOUT", default_value = "10s", value_parser = parse_time, value_name = "TIME")]
         timeout: Duration,
     },
     /// Give device memory of an arena back
@@ -116,7 +117,7 @@ pub enum CtlCommand {
         /// How much at least
         bytes: Size,
         /// Time for leases to end
-        #[arg(long, default_value = "10s", value_parser = parse_time, value_name = "TIME")]
+        #[arg(long, env = "SPOC_CTL_TIMEOUT", default_value = "10s", value_parser = parse_time, value_name = "TIME")]
         timeout: Duration,
     },
     /// Counters, arenas, sessions
@@ -126,13 +127,13 @@ pub enum CtlCommand {
     /// Refuse new work, and wait until nothing is held
     Drain {
         /// How long to wait
-        #[arg(long, default_value = "1m", value_parser = parse_time, value_name = "TIME")]
+        #[arg(long, env = "SPOC_CTL_TIMEOUT", default_value = "1m", value_parser = parse_time, value_name = "TIME")]
         timeout: Duration,
     },
     /// Drain and end the service
     Shutdown {
         /// How long leases may take to end
-        #[arg(long, default_value = "10s", value_parser = parse_time, value_name = "TIME")]
+        #[arg(long, env = "SPOC_CTL_TIMEOUT", default_value = "10s", value_parser = parse_time, value_name = "TIME")]
         timeout: Duration,
     },
 }
