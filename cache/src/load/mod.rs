@@ -147,7 +147,8 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
     let mut plan = plan(model, placements, layout.plan_options(pump.plan_options()), digests)?;
     let (segments, in_place) = layout.allocate(pump.device())?;
     let in_place = in_place.map(|targets| targets as Arc<dyn HostTargets>);
-    if !in_place.as_ref().is_some_and(|targets| goes_in_place(&plan, targets)) {
+    let is_long = plan.chunk_bytes() > pump.plan_options().chunk_bytes;
+    if is_long && !in_place.as_ref().is_some_and(|targets| goes_in_place(&plan, targets)) {
         // Some reads need a chunk, and so have to fit it.
         plan = self::plan(model, placements, *pump.plan_options(), digests)?;
     }
