@@ -14,6 +14,7 @@ use rustix::net::{
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
 use super::message::{MESSAGE_MAX, Message};
+use crate::leftover::remove_leftover_socket;
 use crate::wire;
 
 /// The most that is kept.
@@ -42,12 +43,8 @@ impl KeeperServer {
     /// `AddrInUse` if a keeper answers there; what the kernel says.
     pub fn bind(path: &Path) -> io::Result<KeeperServer> {
         let address = SocketAddrUnix::new(path)?;
-        if std::fs::symlink_metadata(path).is_ok() {
-            if connect(new_socket()?, &address).is_ok() {
-                return Err(io::ErrorKind::AddrInUse.into());
-            }
-            std::fs::remove_file(path)?;
-        }
+        let probe = new_socket()?;
+        remove_leftover_socket(path, |_| connect(probe, &address).is_ok())?;
         raise_limit();
         let listener = new_socket()?;
         bind(&listener, &address)?;

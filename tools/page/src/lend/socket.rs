@@ -12,6 +12,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::packet::{PACKET_MAX, Packet};
+use crate::leftover::remove_leftover_socket;
 use crate::wire;
 
 /// Connections that wait to be accepted.
@@ -127,12 +128,7 @@ impl LendListener {
     /// # Errors
     /// `AddrInUse` if somebody answers there; what the kernel says.
     pub fn bind(path: &Path) -> io::Result<LendListener> {
-        if path.exists() {
-            if LendSocket::connect(path, Duration::from_secs(1)).is_ok() {
-                return Err(io::ErrorKind::AddrInUse.into());
-            }
-            std::fs::remove_file(path)?;
-        }
+        remove_leftover_socket(path, |path| LendSocket::connect(path, Duration::from_secs(1)).is_ok())?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;

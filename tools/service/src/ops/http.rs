@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use spoc_page::remove_leftover_socket;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
@@ -86,7 +87,8 @@ impl Bound {
         match address {
             Address::Loopback(address) => TcpListener::bind(address).await.map(Bound::Tcp).map_err(named),
             Address::Socket(path) => {
-                remove_stale(path).map_err(named)?;
+                remove_leftover_socket(path, |path| std::os::unix::net::UnixStream::connect(path).is_ok())
+                    .map_err(named)?;
                 let listener = UnixListener::bind(path).map_err(named)?;
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(named)?;
                 Ok(Bound::Unix(listener, path.clone()))
@@ -133,21 +135,6 @@ impl Bound {
             }
         }
     }
-}
-
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let meta = match std::fs::symlink_metadata(path) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if !meta.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "is no socket; it stays"));
-    }
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(io::ErrorKind::AddrInUse.into());
-    }
-    std::fs::remove_file(path)
 }
 
 async fn metrics_page(State(pages): State<Pages>, headers: HeaderMap) -> Response {
