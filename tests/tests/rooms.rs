@@ -32,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "spoc-cache",
             "spoc-page",
             "spoc-proto",
+            "spoc-client",
             "spoc-service",
         ],
     ),

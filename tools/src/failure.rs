@@ -67,6 +67,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+impl From<spoc_client::Error> for Failure {
+    fn from(error: spoc_client::Error) -> Failure {
+        Failure::new(error.kind().to_owned(), error.message())
+    }
+}
+
 impl From<spoc_service::Error> for Failure {
     fn from(error: spoc_service::Error) -> Failure {
         Failure::new(error.kind().to_owned(), error.message())

@@ -220,7 +220,8 @@ impl Client {
 }
 
 /// Milliseconds as the protocol wants them.
-pub(crate) fn ms(time: Duration) -> u64 {
+#[must_use]
+pub fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -3,10 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use spoc_proto::ERROR_KIND;
 use tonic::{Code, Status};
-
-/// Trailer that names the kind.
-const KIND: &str = "spoc-error-kind";
 
 /// A failure: a kind to match on, and a line for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +34,12 @@ impl Error {
         &self.kind
     }
 
+    /// The line for people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Whether the service could not be reached: it may be restarting.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
@@ -59,7 +63,7 @@ impl From<spoc_driver::Error> for Error {
 
 impl From<Status> for Error {
     fn from(status: Status) -> Error {
-        if let Some(kind) = status.metadata().get(KIND).and_then(|kind| kind.to_str().ok()) {
+        if let Some(kind) = status.metadata().get(ERROR_KIND).and_then(|kind| kind.to_str().ok()) {
             return Error::sent(kind.to_owned(), status.message().to_owned());
         }
         // No trailer: the transport speaks, not the service.
@@ -80,7 +84,7 @@ mod tests {
     fn the_trailer_names_the_kind_and_its_absence_the_transport() {
         let mut status = Status::unavailable("no new work");
         assert!(Error::from(status.clone()).is_unreachable());
-        status.metadata_mut().insert(KIND, tonic::metadata::MetadataValue::from_static("draining"));
+        status.metadata_mut().insert(ERROR_KIND, tonic::metadata::MetadataValue::from_static("draining"));
         let error = Error::from(status);
         assert_eq!((error.kind(), error.to_string().as_str()), ("draining", "draining: no new work"));
         assert!(!error.is_unreachable());

@@ -45,7 +45,7 @@ mod lease;
 mod process;
 mod session;
 
-pub use client::{Client, Progress};
+pub use client::{Client, Progress, ms};
 pub use error::{Error, Result};
 pub use lease::Lease;
 pub use session::Session;

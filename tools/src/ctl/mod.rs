@@ -3,17 +3,15 @@
 pub mod args;
 mod text;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use spoc_proto::ERROR_KIND;
+use spoc_client::{Client, ms};
 use spoc_proto::v1 as pb;
 use spoc_proto::v1::spoc_client::SpocClient;
 use tokio_stream::StreamExt;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+use tonic::Status;
+use tonic::transport::Channel;
 
 use crate::failure::{Failure, Result};
 use crate::out::Out;
@@ -33,44 +31,18 @@ pub fn run(args: &CtlArgs, out: Out) -> Result<u8> {
         .map_err(|error| Failure::new("os", format_args!("starting: {error}")))?;
     let socket = args.socket.clone().unwrap_or_else(spoc_service::default_socket);
     runtime.block_on(async {
-        let mut rpc = connect(&socket).await?;
+        let named = |error: spoc_client::Error| {
+            let failure = Failure::from(error);
+            if failure.kind == "service_unreachable" { failure.at(&socket) } else { failure }
+        };
+        let mut rpc = Client::connect(&socket).await.and_then(|client| client.rpc()).map_err(named)?;
         call(&mut rpc, &args.command, out).await
     })?;
     Ok(0)
 }
 
-async fn connect(socket: &Path) -> Result<Rpc> {
-    let unreachable = |why: &dyn std::fmt::Display| {
-        Failure::new("service_unreachable", format_args!("{}: {why}", socket.display())).at(socket)
-    };
-    // Said at once and plainly: the transport would wrap it.
-    tokio::net::UnixStream::connect(socket).await.map_err(|error| unreachable(&error))?;
-    let path: PathBuf = socket.to_owned();
-    let connector = tower::service_fn(move |_: tonic::transport::Uri| {
-        let path = path.clone();
-        async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
-    });
-    // The name is never resolved: the connector knows the way.
-    let endpoint = Endpoint::from_static("http://spoc.invalid").connect_timeout(Duration::from_secs(10));
-    let channel = endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&error))?;
-    Ok(SpocClient::new(channel).max_decoding_message_size(usize::MAX))
-}
-
-fn failure(status: &Status) -> Failure {
-    let named = status.metadata().get(ERROR_KIND).and_then(|kind| kind.to_str().ok());
-    let kind = named.unwrap_or(match status.code() {
-        Code::Unavailable | Code::Unknown | Code::Cancelled => "service_unreachable",
-        _ => "protocol",
-    });
-    Failure::new(kind.to_owned(), status.message())
-}
-
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 async fn call(rpc: &mut Rpc, command: &CtlCommand, out: Out) -> Result<()> {
-    let answered = one(rpc, command, out).await.map_err(|status| failure(&status))?;
+    let answered = one(rpc, command, out).await.map_err(spoc_client::Error::from)?;
     if let Some((value, lines)) = answered {
         out.answer(&value, |_| lines.join("\n"));
     }
