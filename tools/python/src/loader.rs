@@ -277,12 +277,8 @@ impl Stream {
                 ended
             };
             let mut ahead = None;
-            let mut left = groups.into_iter();
-            loop {
-                let next = left.next().map(begin);
-                let Some(ready) = std::mem::replace(&mut ahead, next) else {
-                    if ahead.is_none() { return } else { continue }
-                };
+            for next in groups.into_iter().map(|group| Some(begin(group))).chain([None]) {
+                let Some(ready) = std::mem::replace(&mut ahead, next) else { continue };
                 let panicked = |_| Err(Failure::new("internal", "a loading thread panicked"));
                 if sender.send(ready.recv().unwrap_or_else(panicked)).is_err() {
                     return;
