@@ -17,3 +17,9 @@ pub const TEXT: &str = include_str!("../proto/spoc/v1/spoc.proto");
 
 /// Trailer that carries an error's kind (docs/errors.md).
 pub const ERROR_KIND: &str = "spoc-error-kind";
+
+/// Names of the calls, in their order.
+pub fn methods() -> impl Iterator<Item = &'static str> {
+    let call = |line: &'static str| line.trim().strip_prefix("rpc ")?.split('(').next();
+    TEXT.lines().filter_map(call)
+}

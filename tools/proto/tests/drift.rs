@@ -23,3 +23,15 @@ fn the_code_is_made_of_the_text() {
     let found = std::fs::read_to_string(&committed).expect("src/spoc.v1.rs");
     assert!(found == made, "src/spoc.v1.rs differs: SPOC_PROTO_WRITE=1 cargo test -p spoc-proto writes it");
 }
+
+#[test]
+fn the_calls_are_those_of_the_code() {
+    let code = include_str!("../src/spoc.v1.rs");
+    let mut served: Vec<&str> =
+        code.split("\"/spoc.v1.Spoc/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    served.sort_unstable();
+    served.dedup();
+    let mut named: Vec<&str> = spoc_proto::methods().collect();
+    named.sort_unstable();
+    assert_eq!(named, served);
+}

@@ -4,14 +4,7 @@ use crate::config::Access;
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// A client's process, as the kernel tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Process id, 0 if it cannot be seen from here.
-    pub pid: u32,
-    pub uid: u32,
-    pub gid: u32,
-}
+pub use spoc_page::lend::Peer;
 
 impl Access {
     /// Whether this peer may connect.

@@ -144,7 +144,7 @@ impl Arena {
             name: self.name.clone(),
             device: self.device.clone(),
             classes: classes.collect(),
-            bytes: self.cache.segments().iter().flatten().map(|segment| segment.len_bytes()).sum(),
+            bytes: self.bytes(),
             policy: self.policy.clone(),
             free: count(State::Free),
             loading: count(State::Loading),
@@ -204,15 +204,7 @@ impl Arena {
     /// # Errors
     /// `too_wide`, a stale key, the stream's.
     pub fn begin(&self, model: &Registered, groups: &[u32]) -> Result<Begun> {
-        let placed = model.placed.as_ref().ok_or_else(|| not_in_an_arena(model))?;
-        let mut keys = Vec::with_capacity(groups.len());
-        for &group in groups {
-            let key = placed.keys.get(group as usize).ok_or_else(|| {
-                let message = format!("group {group} of {:?}, which has {}", model.name, placed.keys.len());
-                Error::new("no_such_group", message)
-            })?;
-            keys.push(*key);
-        }
+        let keys = model.keys(groups)?;
         Ok(match self.cache.acquire(&keys, self.streams.borrow()?)? {
             Acquire::Ready(lease) if lease.stream().query()? => Begun::Ready(lease),
             Acquire::Ready(lease) => Begun::Copying(lease),
@@ -243,35 +235,21 @@ impl Arena {
             }
             let held = model.catalogue.group(group).map_or(0, |group| group.slot_bytes);
             bytes = bytes.saturating_add(held);
-            let generation =
-                model.placed.as_ref().and_then(|placed| placed.keys.first()).map_or(0, |key| key.generation);
             slots.push(pb::Slot {
                 segment: slot.segment,
                 offset: slot.offset_bytes,
                 bytes: held,
                 slot: slot.slot,
-                generation,
+                generation: model.generation(),
             });
         }
         let ids = segments.iter().map(|segment| segment.id).collect();
         let held = || Held::Slots { segments: ids, model: Arc::clone(&model.name), bytes };
         let grant = session.grant(bytes, held)?;
+        let told = grant.told();
         lease.release_at(grant.awaited, grant.value);
-        Ok(pb::Lease {
-            id: grant.id,
-            word: grant.word,
-            value: grant.value,
-            slots,
-            tensors: Vec::new(),
-            segments,
-        })
+        Ok(pb::Lease { slots, segments, ..told })
     }
-}
-
-pub fn not_in_an_arena(model: &Registered) -> Error {
-    let message =
-        format!("{:?} is in no arena: it is loaded as a whole, and acquired as an image", model.name);
-    Error::new("wrong_state", message)
 }
 
 /// An acquire on its way.

@@ -77,7 +77,6 @@ fn refuse(socket: &AsyncFd<LendSocket>, error: &Error) -> io::Result<()> {
 
 async fn client(socket: LendSocket, state: &Arc<State>) -> io::Result<()> {
     let peer = socket.peer()?;
-    let peer = Peer { pid: peer.pid, uid: peer.uid, gid: peer.gid };
     let socket = watched(socket)?;
     let first =
         tokio::time::timeout(HELLO_WITHIN, next(&socket)).await.map_err(|_| io::ErrorKind::TimedOut)??;

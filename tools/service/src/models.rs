@@ -31,6 +31,39 @@ pub struct Registered {
 }
 
 impl Registered {
+    /// Where its groups compete.
+    ///
+    /// # Errors
+    /// `wrong_state` for a model that is in no arena.
+    pub fn placed(&self) -> Result<&Placed> {
+        self.placed.as_ref().ok_or_else(|| {
+            let message =
+                format!("{:?} is in no arena: it is loaded as a whole, and acquired as an image", self.name);
+            Error::new("wrong_state", message)
+        })
+    }
+
+    /// The keys of these groups.
+    ///
+    /// # Errors
+    /// `no_such_group`; as of [`placed`](Registered::placed).
+    pub fn keys(&self, groups: &[u32]) -> Result<Vec<Key>> {
+        let keys = &self.placed()?.keys;
+        let key = |&group: &u32| {
+            let missing = || {
+                let message = format!("group {group} of {:?}, which has {}", self.name, keys.len());
+                Error::new("no_such_group", message)
+            };
+            keys.get(group as usize).copied().ok_or_else(missing)
+        };
+        groups.iter().map(key).collect()
+    }
+
+    /// Of its keys; 0 for a model that is in no arena.
+    pub fn generation(&self) -> u32 {
+        self.placed.as_ref().and_then(|placed| placed.keys.first()).map_or(0, |key| key.generation)
+    }
+
     /// As a client is told of it.
     pub fn told(&self, resident_bytes: u64, leases: u32) -> pb::Model {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
@@ -42,11 +75,7 @@ impl Registered {
             tensors: count(self.model.tensors().len()),
             bytes: self.model.tensor_bytes(),
             resident_bytes,
-            generation: self
-                .placed
-                .as_ref()
-                .and_then(|placed| placed.keys.first())
-                .map_or(0, |key| key.generation),
+            generation: self.generation(),
             leases,
         }
     }

@@ -18,6 +18,7 @@ use crate::state::{MakeCounters, State};
 use rustix::rand::{GetRandomFlags, getrandom};
 use spoc_driver::Device;
 use spoc_page::lend::LendListener;
+use spoc_page::remove_leftover_socket;
 use spoc_proto::v1::spoc_server::SpocServer;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -31,34 +32,6 @@ use tonic::transport::Server;
 
 /// How often words are looked at that nobody tells of.
 const SWEEP: Duration = Duration::from_millis(50);
-
-/// Names of the methods, for their metrics.
-const METHODS: [&str; 24] = [
-    "GetInfo",
-    "OpenSession",
-    "ListModels",
-    "RegisterModel",
-    "UnregisterModel",
-    "DescribeModel",
-    "Load",
-    "CreateImage",
-    "SealImage",
-    "ListImages",
-    "Acquire",
-    "AcquireStream",
-    "Release",
-    "Prefetch",
-    "Pin",
-    "Evict",
-    "ListArenas",
-    "Resize",
-    "GiveBack",
-    "GetStats",
-    "WatchEvents",
-    "Drain",
-    "Shutdown",
-    "Check",
-];
 
 /// A running service.
 pub struct Service {
@@ -131,7 +104,9 @@ impl Service {
         } else {
             (Arc::new(state), None)
         };
-        let calls = Arc::new(Calls::new(&METHODS));
+        // Those of the interface, and the health service's.
+        let methods: Vec<&'static str> = spoc_proto::methods().chain(["Check"]).collect();
+        let calls = Arc::new(Calls::new(&methods));
         let (mut tasks, mut metrics) = (Vec::new(), None);
         if !config.metrics.is_empty() {
             let address: Address =
@@ -267,18 +242,12 @@ async fn listen(config: &Config) -> Result<UnixListener> {
         std::fs::create_dir_all(folder).map_err(named)?;
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).map_err(named)?;
     }
-    if std::fs::symlink_metadata(path).is_ok() {
-        if let Ok(other) = tokio::net::UnixStream::connect(path).await {
-            let pid = other.peer_cred().ok().and_then(|peer| peer.pid());
-            let who = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
-            return Err(Error::new(
-                "socket_in_use",
-                format!("{}: a service answers there{who}", path.display()),
-            ));
-        }
-        tracing::info!(path = %path.display(), "a socket that nobody listens on is replaced");
-        std::fs::remove_file(path).map_err(named)?;
+    if let Ok(other) = tokio::net::UnixStream::connect(path).await {
+        let pid = other.peer_cred().ok().and_then(|peer| peer.pid());
+        let who = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        return Err(Error::new("socket_in_use", format!("{}: a service answers there{who}", path.display())));
     }
+    remove_leftover_socket(path, |_| false).map_err(named)?;
     let listener = UnixListener::bind(path).map_err(named)?;
     set_mode(path, config.mode())?;
     Ok(listener)

@@ -12,6 +12,7 @@ use crate::record;
 use rustix::rand::{GetRandomFlags, getrandom};
 use spoc_cache::SequenceWord;
 use spoc_page::Words;
+use spoc_proto::v1 as pb;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -160,6 +161,13 @@ pub struct Grant {
     pub awaited: Arc<ClientWord>,
 }
 
+impl Grant {
+    /// As its client is told; what it is on is for the caller to add.
+    pub fn told(&self) -> pb::Lease {
+        pb::Lease { id: self.id, word: self.word, value: self.value, ..pb::Lease::default() }
+    }
+}
+
 /// Where a session is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -290,6 +298,17 @@ impl Session {
         self.lease_count.store(inside.leases.len() as u64, Ordering::Relaxed);
         let awaited = Arc::new(ClientWord { words: Arc::clone(&self.words), index: word });
         Ok(Grant { id, word, value, awaited })
+    }
+
+    /// A lease on an image, as its client is told; without the tensors' table for one that has it.
+    ///
+    /// # Errors
+    /// As of [`grant`](Session::grant).
+    pub fn grant_image(&self, hold: ImageHold, with_tensors: bool) -> Result<pb::Lease> {
+        let image = Arc::clone(hold.image());
+        let grant = self.grant(image.bytes, || Held::Image(hold))?;
+        let tensors = if with_tensors { image.tensors.clone() } else { Vec::new() };
+        Ok(pb::Lease { tensors, segments: image.told_segments(), ..grant.told() })
     }
 
     /// Ends leases; how many there were of these.

@@ -4,7 +4,7 @@ use super::{Answers, Rpc, blocking};
 use crate::error::{Error, Result};
 use crate::images::{Image, LoadState, Wanted, load};
 use crate::models::Registered;
-use crate::session::{Held, Session};
+use crate::session::Session;
 use crate::state::State;
 use spoc_cache::load::{Cancel, LoadReport};
 use spoc_proto::v1 as pb;
@@ -46,18 +46,8 @@ impl Rpc {
             let name = asked.name.clone();
             let hold = state.images.create(asked, host, session.number, &state.segments)?;
             let image = Arc::clone(hold.image());
-            match session.grant(image.bytes, || Held::Image(hold)) {
-                Ok(grant) => Ok(pb::CreateImageResponse {
-                    image: Some(image.told()),
-                    lease: Some(pb::Lease {
-                        id: grant.id,
-                        word: grant.word,
-                        value: grant.value,
-                        slots: Vec::new(),
-                        tensors: image.tensors.clone(),
-                        segments: image.told_segments(),
-                    }),
-                }),
+            match session.grant_image(hold, true) {
+                Ok(lease) => Ok(pb::CreateImageResponse { image: Some(image.told()), lease: Some(lease) }),
                 Err(error) => {
                     // Nobody could write it.
                     state.images.evict(&name, &state.segments)?;

@@ -2,10 +2,10 @@
 
 use super::{Answers, Rpc, blocking, timeout};
 use crate::access::Peer;
-use crate::arenas::{Begun, not_in_an_arena};
+use crate::arenas::Begun;
 use crate::error::{Error, Result};
 use crate::models::{Placed, Registered};
-use crate::session::{Held, Session};
+use crate::session::Session;
 use spoc_cache::{Key, Profile};
 use spoc_proto::v1 as pb;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Rpc {
             let message = format!("{} groups in one request, at most {most}", keys.groups.len());
             return Err(Error::new("quota_exceeded", message));
         }
-        let placed = model.placed.as_ref().ok_or_else(|| not_in_an_arena(&model))?;
+        let placed = model.placed()?;
         if !keys.device.is_empty() && keys.device != placed.arena.device {
             let message =
                 format!("{:?} is on device {}, not on {}", model.name, placed.arena.device, keys.device);
@@ -55,9 +55,7 @@ impl Rpc {
 
     async fn slots(&self, keys: pb::KeySet, session: &Arc<Session>, timeout_ms: u64) -> Result<pb::Lease> {
         let model = self.placed(&keys)?;
-        let arena = &model.placed.as_ref().ok_or_else(|| not_in_an_arena(&model))?.arena;
-        // Whose words have come gives room.
-        session.sweep();
+        let arena = &model.placed()?.arena;
         match arena.begin(&model, &keys.groups)? {
             Begun::Ready(lease) => {
                 arena.hand_over(lease, session, &self.state.segments, &model, &keys.groups)
@@ -81,16 +79,7 @@ impl Rpc {
 
     fn image(&self, asked: &pb::ImageRef, session: &Session) -> Result<pb::Lease> {
         let hold = self.state.images.hold(&asked.image, session.number)?;
-        let image = Arc::clone(hold.image());
-        let grant = session.grant(image.bytes, || Held::Image(hold))?;
-        Ok(pb::Lease {
-            id: grant.id,
-            word: grant.word,
-            value: grant.value,
-            slots: Vec::new(),
-            tensors: if asked.without_tensors { Vec::new() } else { image.tensors.clone() },
-            segments: image.told_segments(),
-        })
+        session.grant_image(hold, !asked.without_tensors)
     }
 
     /// Answers in the order in which they are ready. What can be answered at once is, without a task of its own.
@@ -154,24 +143,14 @@ impl Rpc {
     fn keys(&self, asked: Option<&pb::KeySet>) -> Result<(Arc<Registered>, Vec<Key>)> {
         let asked = asked.ok_or_else(|| Error::new("usage", "expected keys"))?;
         let model = self.placed(asked)?;
-        let Placed { keys, .. } = model.placed.as_ref().ok_or_else(|| not_in_an_arena(&model))?;
-        let key = |&group: &u32| {
-            let missing = || {
-                Error::new(
-                    "no_such_group",
-                    format!("group {group} of {:?}, which has {}", model.name, keys.len()),
-                )
-            };
-            keys.get(group as usize).copied().ok_or_else(missing)
-        };
-        let found = asked.groups.iter().map(key).collect::<Result<Vec<_>>>()?;
-        Ok((model, found))
+        let keys = model.keys(&asked.groups)?;
+        Ok((model, keys))
     }
 
     pub(super) fn prefetched(&self, asked: &pb::PrefetchRequest) -> Result<pb::PrefetchResponse> {
         self.state.check_takes_work()?;
         let (model, keys) = self.keys(asked.keys.as_ref())?;
-        let Some(placed) = &model.placed else { return Err(not_in_an_arena(&model)) };
+        let placed = model.placed()?;
         if asked.is_refill {
             return refilled(&model, placed, &keys);
         }
@@ -206,7 +185,7 @@ impl Rpc {
             }
             Some(pb::pin_request::What::Keys(keys)) => {
                 let (model, keys) = self.keys(Some(&keys))?;
-                let Some(placed) = &model.placed else { return Err(not_in_an_arena(&model)) };
+                let placed = model.placed()?;
                 let cache = &placed.arena.cache;
                 if asked.unpin { cache.unpin(&keys)? } else { cache.pin(&keys)? }
             }
@@ -229,7 +208,7 @@ impl Rpc {
             }
             Some(pb::evict_request::What::Keys(keys)) => {
                 let (model, keys) = self.keys(Some(&keys))?;
-                let Some(placed) = &model.placed else { return Err(not_in_an_arena(&model)) };
+                let placed = model.placed()?;
                 state.sweep();
                 let evicted = placed.arena.cache.evict(&keys)?;
                 Ok(pb::EvictResponse {
@@ -286,7 +265,7 @@ fn failed(tag: u64, error: &Error) -> pb::AcquireResponse {
 mod tests {
     use super::*;
     use crate::config::Quota;
-    use crate::session::SessionBook;
+    use crate::session::{Held, SessionBook};
 
     #[test]
     fn an_answer_that_is_not_sent_ends_its_lease() {
