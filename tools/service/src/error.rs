@@ -18,7 +18,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn new(kind: &'static str, message: impl fmt::Display) -> Error {
-        Error { kind: Cow::Borrowed(kind), message: message.to_string() }
+        Error { kind: Cow::Borrowed(kind), message: one_line(message.to_string()) }
     }
 
     /// Lower case with underscores, as docs/errors.md lists them.
@@ -53,6 +53,14 @@ impl Error {
             _ => Code::FailedPrecondition,
         }
     }
+}
+
+/// Messages repeat what clients wrote, and go into logs: none has a second line.
+fn one_line(text: String) -> String {
+    if text.chars().any(char::is_control) {
+        return text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    }
+    text
 }
 
 impl fmt::Display for Error {
@@ -92,7 +100,7 @@ impl From<spoc_cache::Error> for Error {
 
 impl From<spoc_io::Error> for Error {
     fn from(error: spoc_io::Error) -> Error {
-        Error { kind: Cow::Owned(error.kind().as_str().to_owned()), message: error.to_string() }
+        Error { kind: Cow::Owned(error.kind().as_str().to_owned()), message: one_line(error.to_string()) }
     }
 }
 
@@ -122,6 +130,12 @@ mod tests {
         for error in [Error::from(full()), Error::from(in_cache)] {
             assert_eq!((error.kind(), error.code()), ("device_too_small", Code::ResourceExhausted));
         }
+    }
+
+    #[test]
+    fn a_message_is_one_line_whatever_a_client_wrote() {
+        assert_eq!(Error::new("usage", "a\nb\u{1b}[c").message(), "a\u{fffd}b\u{fffd}[c");
+        assert_eq!(Error::new("usage", "größe").message(), "größe");
     }
 
     #[test]

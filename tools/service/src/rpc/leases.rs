@@ -47,7 +47,7 @@ impl Rpc {
         let placed = model.placed()?;
         if !keys.device.is_empty() && keys.device != placed.arena.device {
             let message =
-                format!("{:?} is on device {}, not on {}", model.name, placed.arena.device, keys.device);
+                format!("{:?} is on device {}, not on {:?}", model.name, placed.arena.device, keys.device);
             return Err(Error::new("no_device", message));
         }
         Ok(model)
