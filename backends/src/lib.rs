@@ -20,6 +20,8 @@ pub mod native;
 pub mod opencl;
 mod probe;
 mod size;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+mod streamed;
 mod sync;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;

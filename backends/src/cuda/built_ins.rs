@@ -1,19 +1,12 @@
-//! The built-in kernels: CUDA C written by hand, carried as PTX that every driver since CUDA 11.4 compiles for
-//! its device, so that they need no compiler on the machine.
+//! Built-in kernels: CUDA C written by hand, carried as PTX that every driver since CUDA 11.4 compiles for
+//! its device, so that they need no compiler on the machine. Built-ins that are not here are translated.
 
 use spoc_driver::backend::{Launch, LaunchArgument};
 use spoc_driver::{BuiltIn, ElementKind, Error, ErrorKind, Result, Scalar};
 
-use super::memory::Buffer;
-
-/// A text of several kernels, and the PTX made from it.
-#[derive(Debug, PartialEq)]
-pub(super) struct Text {
-    pub(super) name: &'static str,
-    #[cfg(test)]
-    pub(super) source: &'static str,
-    pub(super) ptx: &'static str,
-}
+use crate::streamed::flavour::{Plan, Text};
+use crate::streamed::launch::{GROUP, bits};
+use crate::streamed::memory::Buffer;
 
 /// Sums, products and fills.
 pub(super) static COMPUTE: Text = Text {
@@ -47,23 +40,10 @@ pub(super) static CARRY_WIDE: Text = Text {
     ptx: include_str!("kernels/carry_wide.ptx"),
 };
 
-/// Threads of a group.
-pub(super) const GROUP: u32 = 256;
 /// More groups than this gain nothing: each goes on until the work is done.
 const GROUPS_MAX: u64 = 4096;
 /// What a warp of `gather` has under way, in units: 32 lanes with 4 each.
 const TILE_UNITS: u64 = 128;
-
-/// What one built-in does on the device.
-#[derive(Debug, PartialEq)]
-pub(super) enum Plan {
-    /// Nothing: there is nothing to do.
-    Nothing,
-    /// A copy within the device: from, to, bytes.
-    Copy(u64, u64, u64),
-    /// A launch of one of the texts' functions.
-    Run { text: &'static Text, entry: &'static str, groups: u32, parameters: Vec<u64> },
-}
 
 /// A vector as a kernel takes it.
 struct Memory {
@@ -77,8 +57,13 @@ pub(super) fn is_known(which: BuiltIn) -> bool {
     matches!(which, BuiltIn::Fill | BuiltIn::Copy | BuiltIn::Add | BuiltIn::Scale | BuiltIn::Gather)
 }
 
-/// What to do for a launch. Roles and kinds were checked by the driver; the launch's grid is not looked at.
-pub(super) fn plan(which: BuiltIn, launch: &Launch<'_, Buffer>) -> Result<Plan> {
+/// What to do for a launch; nothing for a kernel that is not here. Roles and kinds were checked by the driver; the
+/// launch's grid is not looked at.
+pub(super) fn plan(which: BuiltIn, launch: &Launch<'_, Buffer>) -> Result<Option<Plan>> {
+    if is_known(which) { known(which, launch).map(Some) } else { Ok(None) }
+}
+
+fn known(which: BuiltIn, launch: &Launch<'_, Buffer>) -> Result<Plan> {
     let arguments = Arguments(launch.arguments);
     match which.as_str() {
         "fill" => {
@@ -176,14 +161,6 @@ fn of_kind(kind: ElementKind, names: &Names) -> &'static str {
     }]
 }
 
-/// A number's bytes at the beginning of a word, where the API reads as many as the kernel takes.
-pub(super) fn bits(scalar: Scalar) -> u64 {
-    let mut word = [0; 8];
-    let bytes = scalar.bytes();
-    word[..bytes.len()].copy_from_slice(bytes);
-    u64::from_ne_bytes(word)
-}
-
 struct Arguments<'a, 'b>(&'a [LaunchArgument<'b, Buffer>]);
 
 impl Arguments<'_, '_> {
@@ -219,6 +196,8 @@ mod tests {
     use super::super::nvrtc::Nvrtc;
     use super::*;
     use crate::identity::digest;
+    use crate::streamed::carry::{PIECES_MAX, WIDE_PIECES_MAX};
+    use crate::streamed::module::entries;
 
     /// What a text is made for: the language's version and the oldest device. The first is old enough for every
     /// driver with the functions that this adapter needs, CUDA 11.4; the second has launches with 32 KiB of
@@ -266,7 +245,7 @@ mod tests {
         let nvrtc = Nvrtc::load().unwrap();
         for text in TEXTS {
             let (version, arch) = made_for(text);
-            let ptx = nvrtc.compile_to_ptx(text.source.as_bytes(), text.name, arch).unwrap();
+            let ptx = nvrtc.compile_to_ptx(text.source.as_bytes(), text.name, arch, false).unwrap();
             let begin = ptx.find(".version").unwrap();
             let end = begin + ptx[begin..].find('\n').unwrap();
             let ptx = format!("{}\n\n{version}{}\n", headline(text), ptx[end..].trim_end());
@@ -291,10 +270,16 @@ mod tests {
     }
 
     #[test]
-    fn numbers_lie_at_the_beginning_of_their_word() {
-        assert_eq!(bits(Scalar::of(7_u8)).to_ne_bytes()[0], 7);
-        assert_eq!(bits(Scalar::of(1.5_f64)), 1.5_f64.to_bits());
-        let word = bits(Scalar::of(-2_i16)).to_ne_bytes();
-        assert_eq!(word[..2], (-2_i16).to_ne_bytes());
+    fn lists_are_as_long_as_the_texts_say() {
+        for (text, max) in [(&CARRY, PIECES_MAX), (&CARRY_WIDE, WIDE_PIECES_MAX)] {
+            assert!(text.source.contains(&format!("#define PIECES_MAX {max}\n")));
+        }
+    }
+
+    #[test]
+    fn the_entries_of_a_text_are_known() {
+        let copy: Vec<_> = entries(&COPY).collect();
+        assert!(copy.contains(&"gather_4") && copy.contains(&"gather_16"), "{copy:?}");
+        assert_eq!(entries(&COMPUTE).count(), 24);
     }
 }

@@ -14,8 +14,10 @@
 //!   large range; copies are split where parts meet.
 //! - Many copies go in one call where the driver has it (CUDA 12.8); small ones from pinned memory are carried
 //!   by a kernel.
-//! - Kernels come in CUDA C (compiled by NVRTC, if that is installed; `SPOC_NVRTC` names it), in PTX, as machine
-//!   code, or are the built-ins, which need no compiler. See `launch.rs` for how arguments are passed.
+//! - Kernels come in WGSL or CUDA C (compiled by NVRTC, if that is installed; `SPOC_NVRTC` names it), in PTX, as
+//!   machine code, or are built-ins, of which five need no compiler. See `streamed/launch.rs` for how arguments are
+//!   passed.
+//! - What HIP does in the same way is in `streamed/`.
 //! - A fault on the device ends every context of the process: `ProcessLost`.
 //!
 //! # Adopting
@@ -28,45 +30,22 @@
 //! | stream | `CUstream` of that context; 0 and 1 are its default stream, 2 (a thread's own) is refused |
 //! | memory | `CUdeviceptr`; the length is the caller's word, which the API cannot check for mapped memory |
 
-mod adapter;
 mod built_ins;
-mod carry;
-mod context;
-mod copy;
-mod counters;
-mod device;
-mod error;
-mod event;
-mod gate;
-mod host;
-mod launch;
+mod flavour;
 mod library;
-mod memory;
-mod module;
 mod nvrtc;
-mod reaper;
-mod share;
-mod stream;
-mod survey;
-mod trial;
-mod vmm;
+mod signatures;
 
-use std::sync::Arc;
+use spoc_driver::BackendKind;
+use spoc_driver::backend::Probed;
 
-use spoc_driver::backend::{Probed, erase};
+pub use crate::streamed::{CounterReader, Counts as CudaCounters};
 
-pub use self::counters::CudaCounters;
+/// The family.
+struct Family;
 
-/// Reads the counters of one opening of the backend.
-#[derive(Debug, Clone)]
-pub struct CounterReader(Arc<counters::Counters>);
-
-impl CounterReader {
-    /// The counts so far, over all devices of the opening.
-    #[must_use]
-    pub fn read(&self) -> CudaCounters {
-        self.0.read()
-    }
+impl crate::streamed::adapter::Family for Family {
+    const KIND: BackendKind = BackendKind::Cuda;
 }
 
 /// Loads the driver's library and looks for devices. Opens none.
@@ -82,26 +61,10 @@ pub fn backend() -> Result<Probed, String> {
 /// # Errors
 /// As [`backend`].
 pub fn backend_with_counters() -> Result<(Probed, CounterReader), String> {
-    let library = library::Library::load()?;
-    // SAFETY: the flags must be zero.
-    let code = unsafe { (library.init)(0) };
-    if code != error::SUCCESS {
-        return Err(format!("CUDA does not start: {}", error::CudaError::of(&library, code)));
-    }
-    let mut version = 0;
-    // SAFETY: the place is valid.
-    let code = unsafe { (library.driver_version)(&raw mut version) };
-    if code != error::SUCCESS {
-        return Err(format!("CUDA has no version: {}", error::CudaError::of(&library, code)));
-    }
-    let api = error::Api::new(library, version);
-    let found = survey::Found::all(&api).map_err(|error| format!("no CUDA device: {error}"))?;
-    if found.is_empty() {
-        return Err("no CUDA device: the driver lists none".to_owned());
-    }
-    let cuda = adapter::Cuda::new(api, found);
-    let reader = CounterReader(cuda.counters());
-    Ok((erase(cuda), reader))
+    let (table, own) = library::load()?;
+    let cuda = flavour::Cuda(own);
+    let version = cuda.start()?;
+    crate::streamed::start::<Family>(table, Box::new(cuda), version)
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ pub(crate) struct Module {
     /// It was said that, and why, it is interpreted where it should be compiled.
     is_told: AtomicBool,
     opencl: OnceLock<String>,
+    #[cfg(any(feature = "cuda", feature = "hip"))]
+    source: OnceLock<Source>,
     #[cfg(feature = "vulkan")]
     spirv: OnceLock<Result<Vec<u32>, Refusal>>,
 }
@@ -53,6 +55,8 @@ impl Module {
             compiled: OnceLock::new(),
             is_told: AtomicBool::new(false),
             opencl: OnceLock::new(),
+            #[cfg(any(feature = "cuda", feature = "hip"))]
+            source: OnceLock::new(),
             #[cfg(feature = "vulkan")]
             spirv: OnceLock::new(),
         })
@@ -100,6 +104,16 @@ impl Module {
     /// It as OpenCL C, written once.
     pub(crate) fn opencl(&self) -> &str {
         self.opencl.get_or_init(|| write::write(self.program(), Dialect::OpenCl, self.checks()))
+    }
+
+    /// It in a dialect of C and that language, written once: a library's backend has one.
+    #[cfg(any(feature = "cuda", feature = "hip"))]
+    pub(crate) fn source(&self, dialect: Dialect, language: Language) -> &Source {
+        self.source.get_or_init(|| {
+            let program = self.program();
+            let text = write::write(program, dialect, self.checks());
+            Source { language, text: text.into_bytes().into(), entry: write::entry_name(program) }
+        })
     }
 
     /// Bounds are checked unless the kernel is known to keep to them.

@@ -8,7 +8,7 @@ pub(crate) enum Dialect {
     /// OpenCL C 1.2.
     OpenCl,
     /// CUDA C++, as NVRTC takes it. Compile it with `--fmad=false`: kernels mean what they say.
-    #[allow(dead_code, reason = "for the CUDA adapter")]
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "for the CUDA adapter"))]
     Cuda,
     /// HIP C++, as hiprtc takes it.
     #[allow(dead_code, reason = "for the HIP adapter")]

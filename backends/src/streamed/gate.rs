@@ -14,13 +14,13 @@ use spoc_driver::Result;
 use crate::sync::lock;
 
 /// What tells whether a stream has come past the words that it was made to wait for.
-pub(super) trait Passing: Send + Sync {
+pub(crate) trait Passing: Send + Sync {
     /// Whether it has. What cannot be asked is nothing to wait for.
     fn is_past(&self) -> bool;
 }
 
 /// One a context.
-pub(super) struct Gate<P> {
+pub(crate) struct Gate<P> {
     state: Mutex<State<P>>,
     changed: Condvar,
 }
@@ -48,7 +48,7 @@ const PAUSE: Duration = Duration::from_micros(500);
 
 impl<P: Passing> Gate<P> {
     /// Enqueues a wait for a word, and whatever makes `passing` tell when it is over.
-    pub(super) fn wait(&self, passing: &Arc<P>, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(crate) fn wait(&self, passing: &Arc<P>, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = lock(&self.state);
         while state.blocking > 0 {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -63,30 +63,27 @@ impl<P: Passing> Gate<P> {
     }
 
     /// Takes over the wait of a stream that ends.
-    pub(super) fn orphan(&self, passing: Arc<P>) {
+    pub(crate) fn orphan(&self, passing: Arc<P>) {
         if !passing.is_past() {
             lock(&self.state).orphans.push(passing);
         }
     }
 
     /// Leave to make a call that waits for the device, if no stream waits for a word.
-    pub(super) fn try_block(&self) -> Option<Blocking<'_, P>> {
+    pub(crate) fn try_block(&self) -> Option<Blocking<'_, P>> {
         let mut state = lock(&self.state);
         state.is_open().then(|| self.begin(&mut state))
     }
 
     /// As [`Gate::try_block`], as soon as it is so. With no leave after the patience, which is said: the caller
     /// may be the one that everybody waits for.
-    pub(super) fn block(&self, doing: &'static str, patience: Duration) -> Blocking<'_, P> {
+    pub(crate) fn block(&self, doing: &'static str, patience: Duration) -> Blocking<'_, P> {
         let deadline = Instant::now() + patience;
         let mut state = lock(&self.state);
         while !state.is_open() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                tracing::warn!(
-                    doing,
-                    "a CUDA stream waits for a word all the while: the call is made beside it"
-                );
+                tracing::warn!(doing, "a stream waits for a word all the while: the call is made beside it");
                 break;
             }
             state = self.sleep(state, left.min(PAUSE));
@@ -131,7 +128,7 @@ impl<P: Passing> Drop for Entered<'_, P> {
 }
 
 /// A call that waits for the device may be made, until this is dropped.
-pub(super) struct Blocking<'a, P>(&'a Gate<P>);
+pub(crate) struct Blocking<'a, P>(&'a Gate<P>);
 
 impl<P> Drop for Blocking<'_, P> {
     fn drop(&mut self) {

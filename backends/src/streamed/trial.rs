@@ -12,27 +12,27 @@ use super::share;
 
 /// What the trial found.
 #[derive(Clone)]
-pub(super) struct Findings {
-    pub(super) pinned_alloc: Verdict,
-    pub(super) host_register: Verdict,
-    pub(super) write_value: Verdict,
-    pub(super) wait_value: Verdict,
-    pub(super) export_memory: Verdict,
-    pub(super) import_memory: Verdict,
+pub(crate) struct Findings {
+    pub(crate) pinned_alloc: Verdict,
+    pub(crate) host_register: Verdict,
+    pub(crate) write_value: Verdict,
+    pub(crate) wait_value: Verdict,
+    pub(crate) export_memory: Verdict,
+    pub(crate) import_memory: Verdict,
 }
 
 /// Tries what some devices or drivers do not do.
-pub(super) fn run(shared: &Arc<Shared>) -> Findings {
+pub(crate) fn run(shared: &Arc<Shared>) -> Findings {
     let words = |is_there: bool| {
         if !shared.found.facts.words {
             Verdict::unavailable("the device's streams neither write nor wait for words of 64 bits")
         } else if !is_there {
-            Verdict::unavailable("the driver has no call for words of 64 bits: CUDA 11.7 or newer is needed")
+            Verdict::unavailable(shared.traits().words_since)
         } else {
             Verdict::Available
         }
     };
-    let library = &shared.context.api.library;
+    let api = &shared.context.api;
     let (export_memory, import_memory) = share::verdicts(shared);
     Findings {
         export_memory,
@@ -44,8 +44,8 @@ pub(super) fn run(shared: &Arc<Shared>) -> Findings {
         } else {
             Verdict::unavailable("the device does not take registered host memory")
         },
-        write_value: words(library.write_value.is_some()),
-        wait_value: words(library.wait_value.is_some()),
+        write_value: words(api.library.write_value.is_some()),
+        wait_value: words(api.flavour.waits_for_words()),
     }
 }
 
@@ -62,7 +62,7 @@ fn registers(shared: &Arc<Shared>) -> Result<()> {
         let _here = shared.context.enter()?;
         // SAFETY: the page stays mapped until the reaper has unregistered it, or until this fails.
         let code = unsafe { (shared.context.api.library.host_register)(first.cast(), page.len(), 0) };
-        shared.context.api.check(code, "registering host memory with CUDA")?;
+        shared.context.api.check(code, "registering host memory")?;
     }
     shared.reaper.bury(Doomed::Registered(page, Address(first)));
     Ok(())

@@ -14,8 +14,8 @@ use spoc_driver::{Error, ErrorKind, Result};
 use super::context::Context;
 use super::device::Shared;
 use super::error::{ALREADY_REGISTERED, Api, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, kind_of};
-use super::library::Code;
 use super::reaper::{Address, Doomed};
+use super::table::Code;
 use crate::sync::lock;
 
 /// The parts in which a range is registered that is refused as a whole, in bytes.
@@ -27,7 +27,7 @@ const PORTABLE: u32 = 1;
 const MAPPED: u32 = 2;
 
 /// Pinned memory, freed or unregistered when it is dropped.
-pub(super) enum HostMemory {
+pub(crate) enum HostMemory {
     Own { first: *mut u8, shared: Arc<Shared> },
     Registered { first: *mut u8, context: Arc<Context>, registrations: Arc<Registrations> },
 }
@@ -39,8 +39,8 @@ unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     /// Page-locked memory of the driver's, cached by the processor as any other.
-    pub(super) fn allocate(shared: &Arc<Shared>, len_bytes: usize) -> Result<Self> {
-        const DOING: &str = "allocating pinned memory with CUDA";
+    pub(crate) fn allocate(shared: &Arc<Shared>, len_bytes: usize) -> Result<Self> {
+        const DOING: &str = "allocating pinned memory";
         let api = &shared.context.api;
         let need_bytes = len_bytes as u64;
         // The API would try, and take everybody else's memory with it.
@@ -63,14 +63,17 @@ impl HostMemory {
     ///
     /// # Safety
     /// The range stays mapped until the value is dropped.
-    pub(super) unsafe fn register(shared: &Arc<Shared>, first: *mut u8, len_bytes: usize) -> Result<Self> {
+    pub(crate) unsafe fn register(shared: &Arc<Shared>, first: *mut u8, len_bytes: usize) -> Result<Self> {
+        if shared.traits().refuses_files {
+            super::files::refuse(first.addr(), len_bytes, "registering host memory")?;
+        }
         // SAFETY: the caller's word.
         unsafe { shared.registrations.add(&shared.context, first, len_bytes) }?;
         let (context, registrations) = (Arc::clone(&shared.context), Arc::clone(&shared.registrations));
         Ok(Self::Registered { first, context, registrations })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut u8 {
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
         match self {
             Self::Own { first, .. } | Self::Registered { first, .. } => *first,
         }
@@ -98,7 +101,9 @@ impl Drop for HostMemory {
 
 /// Pinned ranges by first address: those that are registered, and the driver's own.
 #[derive(Default)]
-pub(super) struct Registrations {
+pub(crate) struct Registrations {
+    /// Copies are cut at the ends of registrations, too.
+    cuts: bool,
     ranges: Mutex<BTreeMap<usize, Range>>,
     /// A range has come or gone.
     changed: Condvar,
@@ -113,6 +118,8 @@ struct Range {
     part_bytes: usize,
     /// On its way in or out: nobody's yet, or any more.
     is_moving: bool,
+    /// No copy was made from it yet.
+    is_fresh: bool,
 }
 
 impl Range {
@@ -127,6 +134,10 @@ impl Range {
 }
 
 impl Registrations {
+    pub(crate) fn new(cuts: bool) -> Self {
+        Self { cuts, ..Self::default() }
+    }
+
     /// Registers a range, or counts one more user of it.
     ///
     /// # Safety
@@ -143,7 +154,7 @@ impl Registrations {
         self.leave(first.addr(), outcome.as_ref().ok().copied());
         match outcome {
             Ok(part_bytes) if part_bytes < len_bytes => {
-                tracing::info!(bytes = len_bytes, part_bytes, "CUDA registers host memory in parts only");
+                tracing::info!(bytes = len_bytes, part_bytes, "host memory is registered in parts only");
                 Ok(())
             }
             Ok(_) => Ok(()),
@@ -163,7 +174,7 @@ impl Registrations {
             && other.saturating_add(range.len_bytes) > start
         {
             if (other, range.len_bytes) != (start, len_bytes) {
-                let doing = "registering host memory with CUDA";
+                let doing = "registering host memory";
                 return Err(Error::new(ErrorKind::Overlap, doing).with("bytes", len_bytes));
             }
             if !range.is_moving {
@@ -172,7 +183,10 @@ impl Registrations {
             }
             ranges = self.changed.wait(ranges).unwrap_or_else(PoisonError::into_inner);
         }
-        ranges.insert(start, Range { len_bytes, users: 1, part_bytes: len_bytes, is_moving: true });
+        ranges.insert(
+            start,
+            Range { len_bytes, users: 1, part_bytes: len_bytes, is_moving: true, is_fresh: true },
+        );
         Ok(true)
     }
 
@@ -217,8 +231,9 @@ impl Registrations {
 
     /// Notes memory that the driver has just allocated.
     fn note(&self, start: usize, len_bytes: usize) {
-        lock(&self.ranges)
-            .insert(start, Range { len_bytes, users: 1, part_bytes: len_bytes, is_moving: false });
+        let (part_bytes, users) = (len_bytes, 1);
+        let range = Range { len_bytes, users, part_bytes, is_moving: false, is_fresh: false };
+        lock(&self.ranges).insert(start, range);
     }
 
     /// Forgets it.
@@ -227,24 +242,39 @@ impl Registrations {
     }
 
     /// Whether all of a range is pinned, so that the device can read it.
-    pub(super) fn holds(&self, start: usize, len_bytes: usize) -> bool {
+    pub(crate) fn holds(&self, start: usize, len_bytes: usize) -> bool {
         let ranges = lock(&self.ranges);
         let known = ranges.range(..=start).next_back();
         known.is_some_and(|(first, range)| !range.is_moving && start - first + len_bytes <= range.len_bytes)
     }
 
     /// How much of a copy from or to this address can be given to the API in one piece.
-    pub(super) fn piece(&self, start: usize, len_bytes: usize) -> usize {
-        if self.segmented.load(Ordering::Acquire) == 0 {
+    pub(crate) fn piece(&self, start: usize, len_bytes: usize) -> usize {
+        if !self.cuts && self.segmented.load(Ordering::Acquire) == 0 {
             return len_bytes;
         }
         let ranges = lock(&self.ranges);
         match ranges.range(..=start).next_back() {
-            Some((&first, range)) if range.is_segmented() && start - first < range.len_bytes => {
-                len_bytes.min(range.part_bytes - (start - first) % range.part_bytes)
+            Some((&first, range)) if start - first < range.len_bytes => {
+                let in_part = range.part_bytes - (start - first) % range.part_bytes;
+                let in_range = range.len_bytes - (start - first);
+                let len_bytes = if range.is_segmented() { len_bytes.min(in_part) } else { len_bytes };
+                if self.cuts { len_bytes.min(in_range) } else { len_bytes }
+            }
+            // Up to the next that is registered.
+            _ if self.cuts => {
+                let next = ranges.range(start..).next().map_or(usize::MAX, |(first, _)| *first);
+                len_bytes.min(next - start)
             }
             _ => len_bytes,
         }
+    }
+
+    /// Whether this is the first that is copied out of a registration.
+    pub(crate) fn is_first(&self, start: usize) -> bool {
+        let mut ranges = lock(&self.ranges);
+        let Some((first, range)) = ranges.range_mut(..=start).next_back() else { return false };
+        start - first < range.len_bytes && std::mem::take(&mut range.is_fresh)
     }
 }
 
@@ -299,8 +329,8 @@ fn unregister(context: &Context, first: usize) {
         return;
     }
     let first = std::ptr::with_exposed_provenance_mut::<c_void>(first);
-    let _leave = context.block("unregistering host memory from CUDA");
-    context.end("unregistering host memory from CUDA", |library| {
+    let _leave = context.block("unregistering host memory");
+    context.end("unregistering host memory", |library| {
         // SAFETY: registered before, and used by nothing enqueued; the address is only a name here.
         unsafe { (library.host_unregister)(first) }
     });
@@ -308,7 +338,7 @@ fn unregister(context: &Context, first: usize) {
 
 fn refused(api: &Api, code: Code, len_bytes: usize) -> Error {
     let kind = pin_kind(code, len_bytes as u64);
-    let error = api.error(kind, code, "registering host memory with CUDA").with("bytes", len_bytes);
+    let error = api.error(kind, code, "registering host memory").with("bytes", len_bytes);
     if code == ALREADY_REGISTERED {
         // Copies from such a range read whatever pages it named when it was registered.
         return error.with("because", "another library registered it, or freed it without unregistering it");
@@ -335,7 +365,7 @@ mod tests {
     fn known(ranges: &[(usize, usize, usize)]) -> Registrations {
         let known = Registrations::default();
         for &(start, len_bytes, part_bytes) in ranges {
-            let range = Range { len_bytes, users: 1, part_bytes, is_moving: false };
+            let range = Range { len_bytes, users: 1, part_bytes, is_moving: false, is_fresh: false };
             known.segmented.fetch_add(usize::from(range.is_segmented()), Ordering::Relaxed);
             lock(&known.ranges).insert(start, range);
         }
@@ -357,6 +387,32 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_cut_where_registrations_meet_if_the_api_wants_it() {
+        let ranges = [(4096, 4096, 4096), (8192, 4096, 1024), (20_000, 50, 50)];
+        let cut = Registrations { cuts: true, ..known(&ranges) };
+        assert_eq!(cut.piece(4096, 8192), 4096);
+        assert_eq!(cut.piece(8191, 8), 1);
+        assert_eq!(cut.piece(8192, 4096), 1024);
+        assert_eq!(cut.piece(12_287, 100), 1);
+        assert_eq!(cut.piece(12_288, 100_000), 20_000 - 12_288, "up to the next");
+        assert_eq!(cut.piece(20_010, 100_000), 40);
+        assert_eq!(cut.piece(20_050, 100_000), 100_000);
+        assert_eq!(cut.piece(10, 5000), 4086);
+        assert_eq!(known(&ranges).piece(4096, 8192), 8192);
+    }
+
+    #[test]
+    fn a_registration_is_copied_from_for_the_first_time_once() {
+        let known = Registrations::default();
+        assert!(known.enter(4096, 100).unwrap());
+        known.leave(4096, Some(100));
+        assert!(!known.is_first(4196) && !known.is_first(4095));
+        assert!(known.is_first(4100) && !known.is_first(4100));
+        known.note(8192, 10);
+        assert!(!known.is_first(8192), "the driver's own");
+    }
+
+    #[test]
     fn what_is_pinned_is_known_by_address() {
         let known = known(&[(4096, 8192, 8192), (100_000, 50, 50)]);
         assert!(known.holds(4096, 8192) && known.holds(100_049, 1) && known.holds(5000, 7));
@@ -369,9 +425,9 @@ mod tests {
 
     #[test]
     fn parts_of_a_range_are_whole_but_the_last() {
-        let range = Range { len_bytes: 10, users: 1, part_bytes: 4, is_moving: false };
+        let range = Range { len_bytes: 10, users: 1, part_bytes: 4, is_moving: false, is_fresh: false };
         assert_eq!(range.parts(100).collect::<Vec<_>>(), [100, 104, 108]);
-        let whole = Range { len_bytes: 10, users: 1, part_bytes: 10, is_moving: false };
+        let whole = Range { len_bytes: 10, users: 1, part_bytes: 10, is_moving: false, is_fresh: false };
         assert_eq!(whole.parts(100).collect::<Vec<_>>(), [100]);
         assert!(range.is_segmented() && !whole.is_segmented());
     }

@@ -1,7 +1,7 @@
 //! Freeing, away from the threads that feed the device.
 //!
-//! `cuMemFree` and `cuMemFreeHost` wait until the whole device is idle, even for memory that nothing uses
-//! (seen on an H200). On the thread that feeds the device that would be a stall, and a deadlock where the
+//! The API's calls for it wait until the whole device is idle, even for memory that nothing uses (seen of
+//! `cuMemFree` and `cuMemFreeHost` on an H200). On the thread that feeds the device that would be a stall, and a deadlock where the
 //! device waits for something that this thread is about to do. So a thread of its own does it. And while a call
 //! waits so, it keeps other threads' calls from being made (seen there: a copy waited for as long): so nothing is
 //! freed before the device's streams are idle, those of every opening that shares the context, unless an allocation
@@ -15,16 +15,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cudarc::driver::sys::CUdeviceptr;
 use spoc_driver::{Error, ErrorKind, HostBuffer, Result};
 
 use super::context::Context;
+use super::table::DevicePtr;
 use crate::sync::lock;
 
 /// What is to be freed. Nothing enqueued uses it any more.
-pub(super) enum Doomed {
+pub(crate) enum Doomed {
     /// Device memory, and how much.
-    Device(CUdeviceptr, u64),
+    Device(DevicePtr, u64),
     /// Pinned memory of the driver's.
     Host(Address),
     /// Registered memory of ours, unregistered before it is unmapped.
@@ -34,13 +34,13 @@ pub(super) enum Doomed {
 }
 
 /// An address of host memory, for another thread to free.
-pub(super) struct Address(pub(super) *mut u8);
+pub(crate) struct Address(pub(crate) *mut u8);
 
 // SAFETY: nobody follows the pointer any more.
 unsafe impl Send for Address {}
 
 /// The thread, and what it has been given.
-pub(super) struct Reaper {
+pub(crate) struct Reaper {
     doomed: Mutex<Option<Sender<Doomed>>>,
     pending_bytes: Arc<AtomicU64>,
     is_done: Mutex<Receiver<()>>,
@@ -48,13 +48,13 @@ pub(super) struct Reaper {
 }
 
 impl Reaper {
-    pub(super) fn start(context: &Arc<Context>) -> Result<Self> {
+    pub(crate) fn start(context: &Arc<Context>) -> Result<Self> {
         let (doomed, to_free) = channel();
         let pending_bytes = Arc::new(AtomicU64::new(0));
         let (works_in, counts) = (Arc::clone(context), Arc::clone(&pending_bytes));
         let (done, is_done) = channel();
         std::thread::Builder::new()
-            .name("spoc-cuda-free".to_owned())
+            .name(format!("spoc-{}-free", context.api.flavour.kind()))
             .spawn(move || {
                 let gate = &works_in.gate;
                 let leave = |when| match when {
@@ -65,13 +65,13 @@ impl Reaper {
                 // Dropped here in any case, which is an answer too.
                 let _ = done.send(());
             })
-            .map_err(|error| Error::new(ErrorKind::Os, "starting CUDA's freeing thread").because(error))?;
+            .map_err(|error| Error::new(ErrorKind::Os, "starting the freeing thread").because(error))?;
         let doomed = Mutex::new(Some(doomed));
         Ok(Self { doomed, pending_bytes, is_done: Mutex::new(is_done), context: Arc::clone(context) })
     }
 
     /// Frees it as soon as the device lets us.
-    pub(super) fn bury(&self, doomed: Doomed) {
+    pub(crate) fn bury(&self, doomed: Doomed) {
         if let Doomed::Device(_, bytes) = &doomed {
             self.pending_bytes.fetch_add(*bytes, Ordering::Relaxed);
         }
@@ -86,12 +86,12 @@ impl Reaper {
     }
 
     /// Device memory that was given up and is not free yet.
-    pub(super) fn pending_bytes(&self) -> u64 {
+    pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending_bytes.load(Ordering::Relaxed)
     }
 
     /// Waits until all that was given up is free. That takes until the device is idle.
-    pub(super) fn drain(&self) {
+    pub(crate) fn drain(&self) {
         let (done, is_done) = channel();
         self.bury(Doomed::Mark(done));
         // An error means that the thread is gone, and everything with it.
@@ -177,18 +177,18 @@ fn work<L>(to_free: &Receiver<Doomed>, leave: impl Fn(When) -> Option<L>, free: 
 fn free(context: &Context, doomed: Doomed, pending_bytes: &AtomicU64) {
     match doomed {
         Doomed::Device(address, bytes) => {
-            context.end("freeing CUDA device memory", |library| {
+            context.end("freeing device memory", |library| {
                 // SAFETY: allocated in this context, and used by nothing any more.
                 unsafe { (library.memory_free)(address) }
             });
             pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
-        Doomed::Host(first) => context.end("freeing pinned memory of CUDA's", |library| {
+        Doomed::Host(first) => context.end("freeing pinned memory", |library| {
             // SAFETY: as above.
             unsafe { (library.host_free)(first.0.cast::<c_void>()) }
         }),
         Doomed::Registered(pages, first) => {
-            context.end("unregistering memory from CUDA", |library| {
+            context.end("unregistering memory", |library| {
                 // SAFETY: registered, and used by nothing any more; the pages go after it.
                 unsafe { (library.host_unregister)(first.0.cast::<c_void>()) }
             });
@@ -202,9 +202,9 @@ fn free(context: &Context, doomed: Doomed, pending_bytes: &AtomicU64) {
 }
 
 /// What cannot be freed of a dead context goes with the process.
-pub(super) fn tell(error: &Error) {
+pub(crate) fn tell(error: &Error) {
     if error.is_device_lost() {
-        tracing::debug!(%error, "memory of a lost CUDA device was not freed");
+        tracing::debug!(%error, "memory of a lost device was not freed");
     } else {
         tracing::error!(%error, "memory is leaked");
     }

@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUevent, CUevent_flags};
 use spoc_driver::Result;
 
 use super::context::{Context, Relaxed};
 use super::error::NOT_READY;
 use super::gate::Passing;
 use super::stream::Lane;
+use super::table::Handle;
+
+/// Whoever waits sleeps.
+const BLOCKING_SYNC: u32 = 1;
+const DISABLE_TIMING: u32 = 2;
 
 /// An event. Without times, which make records five times as dear; waiting for it sleeps.
-pub(super) struct Event {
-    raw: CUevent,
+pub(crate) struct Event {
+    raw: Handle,
     context: Arc<Context>,
 }
 
@@ -22,47 +26,64 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    pub(super) fn create(context: &Arc<Context>) -> Result<Self> {
-        let flags =
-            CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+    pub(crate) fn create(context: &Arc<Context>) -> Result<Self> {
+        Self::with_flags(context, BLOCKING_SYNC | DISABLE_TIMING)
+    }
+
+    /// One that keeps the time of its record.
+    pub(crate) fn create_timed(context: &Arc<Context>) -> Result<Self> {
+        Self::with_flags(context, BLOCKING_SYNC)
+    }
+
+    fn with_flags(context: &Arc<Context>, flags: u32) -> Result<Self> {
         let mut raw = std::ptr::null_mut();
         let _here = context.enter()?;
         // SAFETY: the place is valid, and the context is current.
         let code = unsafe { (context.api.library.event_create)(&raw mut raw, flags) };
-        context.api.check(code, "creating a CUDA event")?;
+        context.api.check(code, "creating an event")?;
         Ok(Self { raw, context: Arc::clone(context) })
     }
 
-    pub(super) fn record(&self, lane: &Lane) -> Result<()> {
-        lane.enqueue("recording a CUDA event", |stream| {
+    /// The time from this record to that of another, both reached, both of timed events.
+    pub(crate) fn seconds_to(&self, end: &Self) -> Result<f64> {
+        let mut milliseconds = 0.0;
+        let elapsed = self.context.api.library.event_elapsed;
+        // SAFETY: the place is valid; both are live.
+        let code = unsafe { elapsed(&raw mut milliseconds, self.raw, end.raw) };
+        self.context.api.check(code, "asking for the time between events")?;
+        Ok(f64::from(milliseconds) / 1e3)
+    }
+
+    pub(crate) fn record(&self, lane: &Lane) -> Result<()> {
+        lane.enqueue("recording an event", |stream| {
             // SAFETY: both are live and of one context.
             unsafe { (self.context.api.library.event_record)(self.raw, stream) }
         })
     }
 
     /// Makes later work of the stream wait.
-    pub(super) fn hold(&self, lane: &Lane) -> Result<()> {
-        lane.enqueue("waiting for a CUDA event on a stream", |stream| {
+    pub(crate) fn hold(&self, lane: &Lane) -> Result<()> {
+        lane.enqueue("waiting for an event on a stream", |stream| {
             // SAFETY: as above.
             unsafe { (self.context.api.library.stream_wait_event)(stream, self.raw, 0) }
         })
     }
 
-    pub(super) fn query(&self) -> Result<bool> {
+    pub(crate) fn query(&self) -> Result<bool> {
         let _relaxed = Relaxed::new(&self.context.api);
         // SAFETY: live while `self` is. A destroyed one would crash the process.
         let code = unsafe { (self.context.api.library.event_query)(self.raw) };
         if code == NOT_READY {
             return Ok(false);
         }
-        self.context.api.check(code, "querying a CUDA event").map(|()| true)
+        self.context.api.check(code, "querying an event").map(|()| true)
     }
 
-    pub(super) fn synchronize(&self) -> Result<()> {
+    pub(crate) fn synchronize(&self) -> Result<()> {
         let _relaxed = Relaxed::new(&self.context.api);
         // SAFETY: as above.
         let code = unsafe { (self.context.api.library.event_synchronize)(self.raw) };
-        self.context.api.check(code, "waiting for a CUDA event")
+        self.context.api.check(code, "waiting for an event")
     }
 }
 
@@ -79,7 +100,7 @@ impl Drop for Event {
         }
         // SAFETY: created here, destroyed once; waits that were made hold all the same.
         let code = unsafe { (self.context.api.library.event_destroy)(self.raw) };
-        if let Err(error) = self.context.api.check(code, "destroying a CUDA event") {
+        if let Err(error) = self.context.api.check(code, "destroying an event") {
             super::reaper::tell(&error);
         }
     }

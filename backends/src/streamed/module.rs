@@ -6,14 +6,15 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
-use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule};
 use spoc_driver::{Error, ErrorKind, Language, Result, Source};
 
-use super::built_ins::{self, Text};
 use super::carry::Carrier;
 use super::context::Context;
+use super::device::Shared;
 use super::error::{SUCCESS, kind_of};
-use super::nvrtc::Nvrtc;
+use super::flavour::{Flavour, Text};
+use super::launch::Kernels;
+use super::table::Handle;
 use crate::sync::lock;
 
 /// Most sources that a device keeps loaded: each stays until the device is closed.
@@ -22,18 +23,25 @@ const SOURCES_MAX: usize = 4096;
 /// Bytes of the driver's words about text that it does not take.
 const LOG_BYTES: usize = 4096;
 
-/// The compiler, loaded when it is first asked for, or why there is none.
-pub(super) type Compiler = OnceLock<Result<Nvrtc, String>>;
+/// What the driver's words are written into, and how long that is.
+const LOG_OPTIONS: [u32; 2] = [5, 6];
+
+/// A source to be compiled and loaded.
+pub(crate) struct Code<'s> {
+    pub(crate) source: &'s Source,
+    /// It was translated here.
+    pub(crate) is_translated: bool,
+}
 
 /// Code in a context.
-pub(super) struct Module {
-    raw: CUmodule,
+pub(crate) struct Module {
+    raw: Handle,
     context: Arc<Context>,
 }
 
 /// A function of a module.
 #[derive(Clone, Copy)]
-pub(super) struct Function(pub(super) CUfunction);
+pub(crate) struct Function(pub(crate) Handle);
 
 // SAFETY: the API lets any thread use modules and functions.
 unsafe impl Send for Module {}
@@ -47,10 +55,10 @@ unsafe impl Sync for Function {}
 impl Module {
     /// Loads code for this device, or text in PTX, which the driver compiles.
     fn load(context: &Arc<Context>, image: &[u8], name: &str) -> Result<Self> {
-        const DOING: &str = "loading a CUDA kernel";
+        const DOING: &str = "loading a kernel";
         let mut log = [0_u8; LOG_BYTES];
-        let mut options =
-            [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        let mut options = LOG_OPTIONS;
+        let count = if context.api.flavour.traits().has_load_log { 2 } else { 0 };
         let mut values: [*mut c_void; 2] =
             [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG_BYTES - 1)];
         let mut raw = std::ptr::null_mut();
@@ -61,7 +69,7 @@ impl Module {
             (context.api.library.module_load)(
                 &raw mut raw,
                 image.as_ptr().cast(),
-                2,
+                count,
                 options.as_mut_ptr(),
                 values.as_mut_ptr(),
             )
@@ -84,7 +92,7 @@ impl Module {
     }
 
     fn function(&self, entry: &str, name: &str) -> Result<Function> {
-        const DOING: &str = "finding a CUDA kernel's entry";
+        const DOING: &str = "finding a kernel's entry";
         let missing = || {
             Error::new(ErrorKind::InvalidArgument, DOING)
                 .with("kernel", name.to_owned())
@@ -110,8 +118,8 @@ impl Drop for Module {
         if !self.context.api.is_own_process() {
             return;
         }
-        let _leave = self.context.block("unloading a CUDA kernel");
-        self.context.end("unloading a CUDA kernel", |library| {
+        let _leave = self.context.block("unloading a kernel");
+        self.context.end("unloading a kernel", |library| {
             // SAFETY: loaded by this value, and nothing runs of it any more.
             unsafe { (library.module_unload)(self.raw) }
         });
@@ -120,7 +128,7 @@ impl Drop for Module {
 
 /// What a context has loaded.
 #[derive(Default)]
-pub(super) struct Modules {
+pub(crate) struct Modules {
     held: Arc<Held>,
     /// Once it was started; nothing inside if it could not be.
     loader: OnceLock<Option<JoinHandle<()>>>,
@@ -140,6 +148,7 @@ struct Held {
 struct Place {
     text: usize,
     language: Language,
+    is_translated: bool,
     entry: String,
 }
 
@@ -148,6 +157,7 @@ struct Place {
 struct Key {
     text: Arc<[u8]>,
     language: Language,
+    is_translated: bool,
     entry: String,
 }
 
@@ -169,13 +179,14 @@ struct Placed {
 
 impl Sources {
     /// What was made of a source, wherever its text lies.
-    fn known(&mut self, source: &Source) -> Option<Result<Function>> {
+    fn known(&mut self, code: &Code<'_>) -> Option<Result<Function>> {
+        let Code { source, is_translated } = *code;
         let (text, language) = (source.text.as_ptr().addr(), source.language);
-        let place = Place { text, language, entry: source.entry.clone() };
+        let place = Place { text, language, is_translated, entry: source.entry.clone() };
         if let Some(known) = self.places.get(&place) {
             return Some(known.function.clone());
         }
-        let function = self.loaded.get(&Key::of(source))?.function.clone();
+        let function = self.loaded.get(&Key::of(code))?.function.clone();
         if self.places.len() >= SOURCES_MAX {
             // They are found again by what they say.
             self.places.clear();
@@ -186,8 +197,9 @@ impl Sources {
 }
 
 impl Key {
-    fn of(source: &Source) -> Self {
-        Self { text: Arc::clone(&source.text), language: source.language, entry: source.entry.clone() }
+    fn of(code: &Code<'_>) -> Self {
+        let Code { source: Source { text, language, entry }, is_translated } = *code;
+        Self { text: Arc::clone(text), language: *language, is_translated, entry: entry.clone() }
     }
 }
 
@@ -200,10 +212,14 @@ struct BuiltIns {
 impl Modules {
     /// Begins to load the adapter's own kernels, on a thread of its own: loading may wait until the device is
     /// idle, and takes a while where the driver has not compiled them before.
-    pub(super) fn load_ahead(&self, context: &Arc<Context>) {
+    pub(crate) fn load_ahead(&self, context: &Arc<Context>) {
+        if context.api.flavour.carriers().is_none() && context.api.flavour.ahead().is_none() {
+            return;
+        }
         self.loader.get_or_init(|| {
             let (held, context) = (Arc::clone(&self.held), Arc::clone(context));
-            let thread = std::thread::Builder::new().name("spoc-cuda-load".to_owned());
+            let thread = std::thread::Builder::new();
+            let thread = thread.name(format!("spoc-{}-load", context.api.flavour.kind()));
             let started = thread.spawn(move || held.load(&context));
             if let Err(error) = &started {
                 tracing::warn!(%error, "kernels are loaded when they are first launched");
@@ -213,12 +229,12 @@ impl Modules {
     }
 
     /// The kernel that carries small copies, once it is there.
-    pub(super) fn carrier(&self) -> Option<Carrier> {
+    pub(crate) fn carrier(&self) -> Option<Carrier> {
         self.held.carrier.get().copied().flatten()
     }
 
     /// As [`Held::built_in`].
-    pub(super) fn built_in(
+    pub(crate) fn built_in(
         &self,
         context: &Arc<Context>,
         text: &'static Text,
@@ -231,36 +247,37 @@ impl Modules {
     ///
     /// # Errors
     /// Why there is none; the same each time.
-    pub(super) fn source(
+    pub(crate) fn source(
         &self,
-        context: &Arc<Context>,
-        compiler: &Compiler,
-        arch: u32,
+        shared: &Shared,
+        kernels: &Kernels,
         name: &str,
-        source: &Source,
+        code: &Code<'_>,
     ) -> Result<Function> {
-        if let Some(known) = lock(&self.held.sources).known(source) {
+        if let Some(known) = lock(&self.held.sources).known(code) {
             return known;
         }
-        let _leave = context.block("loading a CUDA kernel");
+        let context = &shared.context;
+        let _leave = context.block("loading a kernel");
         let mut sources = lock(&self.held.sources);
-        if let Some(known) = sources.known(source) {
+        if let Some(known) = sources.known(code) {
             return known;
         }
         if sources.loaded.len() >= SOURCES_MAX {
             let kind = ErrorKind::TooLarge { need: SOURCES_MAX as u64 + 1, max: SOURCES_MAX as u64 };
-            return Err(Error::new(kind, "loading a CUDA kernel").with("unit", "kernels"));
+            return Err(Error::new(kind, "loading a kernel").with("unit", "kernels"));
         }
-        let module = image(compiler, arch, name, source)
+        let entry = &code.source.entry;
+        let module = image(&*context.api.flavour, kernels, &shared.found.arch, name, code)
             .and_then(|image| Module::load(context, &image, name))
-            .and_then(|module| module.function(&source.entry, name).map(|function| (module, function)));
+            .and_then(|module| module.function(entry, name).map(|function| (module, function)));
         let (module, function) = match module {
             Ok((module, function)) => (Some(module), Ok(function)),
             // A lost device may be another's fault, and is asked anew.
             Err(error) if error.is_device_lost() => return Err(error),
             Err(error) => (None, Err(error)),
         };
-        sources.loaded.insert(Key::of(source), Loaded { function: function.clone(), _module: module });
+        sources.loaded.insert(Key::of(code), Loaded { function: function.clone(), _module: module });
         function
     }
 }
@@ -271,7 +288,7 @@ impl Drop for Modules {
         if let Some(loader) = self.loader.take().flatten()
             && loader.join().is_err()
         {
-            tracing::error!("CUDA's loading thread panicked");
+            tracing::error!("the thread that loads kernels panicked");
         }
     }
 }
@@ -279,31 +296,37 @@ impl Drop for Modules {
 impl Held {
     /// Loads the adapter's own kernels, as many as can be had.
     fn load(&self, context: &Arc<Context>) {
-        let carrier = self.carrier(context);
+        let carrier = self.carrier(context).transpose();
         if let Err(error) = &carrier {
             tracing::warn!(%error, "small copies go one by one: their kernel cannot be had");
         }
-        let _ = self.carrier.set(carrier.ok());
-        if let Err(error) = self.built_in(context, &built_ins::COMPUTE, "fill_u8") {
+        let _ = self.carrier.set(carrier.ok().flatten());
+        if let Some((text, entry)) = context.api.flavour.ahead()
+            && let Err(error) = self.built_in(context, text, entry)
+        {
             tracing::warn!(%error, "the built-in kernels cannot be had");
         }
     }
 
     /// The kernel that carries small copies.
-    fn carrier(&self, context: &Arc<Context>) -> Result<Carrier> {
-        let narrow = self.built_in(context, &built_ins::CARRY, "carry_pieces")?;
-        let wide = self.built_in(context, &built_ins::CARRY_WIDE, "carry_many");
+    fn carrier(&self, context: &Arc<Context>) -> Option<Result<Carrier>> {
+        let [(narrow, narrow_entry), (wide, wide_entry)] = context.api.flavour.carriers()?;
+        let narrow = match self.built_in(context, narrow, narrow_entry) {
+            Ok(narrow) => narrow,
+            Err(error) => return Some(Err(error)),
+        };
+        let wide = self.built_in(context, wide, wide_entry);
         if let Err(error) = &wide {
             tracing::info!(%error, "small copies go in shorter lists: the kernel for long ones cannot be had");
         }
-        Ok(Carrier { narrow, wide: wide.ok() })
+        Some(Ok(Carrier { narrow, wide: wide.ok() }))
     }
 
     /// A function of the adapter's own.
     ///
     /// # Errors
     /// What the API answers.
-    pub(super) fn built_in(
+    pub(crate) fn built_in(
         &self,
         context: &Arc<Context>,
         text: &'static Text,
@@ -312,7 +335,7 @@ impl Held {
         if let Some(known) = lock(&self.built_ins).functions.get(entry) {
             return Ok(*known);
         }
-        let _leave = context.block("loading a CUDA kernel");
+        let _leave = context.block("loading a kernel");
         let mut held = lock(&self.built_ins);
         let BuiltIns { modules, functions } = &mut *held;
         if let Some(known) = functions.get(entry) {
@@ -330,41 +353,33 @@ impl Held {
             functions.insert(known, module.function(known, known)?);
         }
         functions.get(entry).copied().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidArgument, "finding a CUDA kernel's entry").with("entry", entry)
+            Error::new(ErrorKind::InvalidArgument, "finding a kernel's entry").with("entry", entry)
         })
     }
 }
 
 /// The names of all functions in a text.
-fn entries(text: &'static Text) -> impl Iterator<Item = &'static str> {
+pub(crate) fn entries(text: &'static Text) -> impl Iterator<Item = &'static str> {
     text.ptx.split(".visible .entry ").skip(1).filter_map(|after| after.split('(').next())
 }
 
-/// The compiler, or why there is none.
-pub(super) fn nvrtc(compiler: &Compiler) -> Result<&Nvrtc> {
-    compiler.get_or_init(Nvrtc::load).as_ref().map_err(|reason| {
-        Error::unsupported(spoc_driver::BackendKind::Cuda, "kernel_compiler").with("reason", reason)
-    })
-}
-
 /// What the API is given of a source.
-fn image(compiler: &Compiler, arch: u32, name: &str, source: &Source) -> Result<Vec<u8>> {
-    match source.language {
-        Language::Cuda => nvrtc(compiler)?.compile(&source.text, name, arch),
-        Language::Ptx => {
-            let mut text = source.text.to_vec();
-            text.push(0);
-            Ok(text)
-        }
-        _ => {
-            check_code(&source.text, name)?;
-            Ok(source.text.to_vec())
-        }
+fn image(
+    flavour: &dyn Flavour,
+    kernels: &Kernels,
+    arch: &str,
+    name: &str,
+    code: &Code<'_>,
+) -> Result<Vec<u8>> {
+    let Code { source, is_translated } = *code;
+    if source.language == flavour.traits().languages[0] {
+        return kernels.compiler(flavour)?.compile(&source.text, name, arch, is_translated);
     }
+    flavour.image(name, source)
 }
 
 /// Refuses what is no whole object file: the API is told no length, and would read on.
-fn check_code(code: &[u8], name: &str) -> Result<()> {
+pub(crate) fn check_code(code: &[u8], name: &str) -> Result<()> {
     let word = |at: usize, len: usize| -> Option<u64> {
         let bytes = code.get(at..at + len)?;
         Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
@@ -380,7 +395,7 @@ fn check_code(code: &[u8], name: &str) -> Result<()> {
     if is_whole {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidArgument, "loading a CUDA kernel")
+    Err(Error::new(ErrorKind::InvalidArgument, "loading a kernel")
         .with("kernel", name.to_owned())
         .with("because", "the code is no whole object file"))
 }
@@ -405,20 +420,5 @@ mod tests {
             let error = check_code(wrong, "cut").unwrap_err().to_string();
             assert!(error.contains("cut"), "{error}");
         }
-    }
-
-    #[test]
-    fn the_entries_of_a_text_are_known() {
-        let copy: Vec<_> = entries(&built_ins::COPY).collect();
-        assert!(copy.contains(&"gather_4") && copy.contains(&"gather_16"), "{copy:?}");
-        assert_eq!(entries(&built_ins::COMPUTE).count(), 24);
-    }
-
-    #[test]
-    fn text_for_the_driver_ends_with_zero() {
-        let source =
-            Source { language: Language::Ptx, text: Arc::from(*b".version 7.0"), entry: "f".to_owned() };
-        let image = image(&Compiler::new(), 90, "f", &source).unwrap();
-        assert_eq!(image.last(), Some(&0));
     }
 }

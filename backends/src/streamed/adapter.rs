@@ -1,5 +1,6 @@
 //! The port's operations.
 
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use spoc_driver::backend::{
@@ -10,13 +11,14 @@ use spoc_driver::{Error, ErrorKind, Kernel, Result};
 
 use super::context::Context;
 use super::copy::{self, BatchRoom};
-use super::counters::Counters;
+use super::counters::{CounterReader, Counters};
 use super::device::{Device, Shared};
 use super::error::Api;
 use super::event::Event;
 use super::host::{HostMemory, Registrations};
+use super::launch::Kernels;
 use super::memory::Buffer;
-use super::module::{Compiler, Modules};
+use super::module::Modules;
 use super::stream::Stream;
 use super::survey::Found;
 use super::trial::{self, Findings};
@@ -24,8 +26,14 @@ use super::{launch, share};
 use crate::size::host_len;
 use crate::sync::lock;
 
-/// The CUDA backend.
-pub(super) struct Cuda {
+/// Which family an adapter is of.
+pub(crate) trait Family: Send + Sync + 'static {
+    const KIND: BackendKind;
+}
+
+/// A backend.
+pub(crate) struct Adapter<F> {
+    family: PhantomData<F>,
     api: Arc<Api>,
     found: Vec<Found>,
     registrations: Arc<Registrations>,
@@ -34,7 +42,7 @@ pub(super) struct Cuda {
     opened: Mutex<Vec<Opened>>,
     room: BatchRoom,
     counters: Arc<Counters>,
-    compiler: Compiler,
+    kernels: Kernels,
 }
 
 struct Opened {
@@ -43,14 +51,15 @@ struct Opened {
     modules: Arc<Modules>,
 }
 
-impl Cuda {
-    pub(super) fn new(api: Arc<Api>, found: Vec<Found>) -> Self {
-        let (registrations, opened, room, counters, compiler) = Default::default();
-        Self { api, found, registrations, opened, room, counters, compiler }
+impl<F: Family> Adapter<F> {
+    pub(crate) fn new(api: Arc<Api>, found: Vec<Found>) -> Self {
+        let (opened, room, counters, kernels) = Default::default();
+        let registrations = Arc::new(Registrations::new(api.flavour.traits().cuts_at_registrations));
+        Self { family: PhantomData, api, found, registrations, opened, room, counters, kernels }
     }
 
-    pub(super) fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.counters)
+    pub(crate) fn counters(&self) -> CounterReader {
+        CounterReader(Arc::clone(&self.counters))
     }
 
     fn set_up(&self, context: Arc<Context>, found: &Found, modules: Arc<Modules>) -> Result<Arc<Shared>> {
@@ -64,13 +73,8 @@ fn pointer<T>(word: u64) -> *mut T {
     std::ptr::with_exposed_provenance_mut(usize::try_from(word).unwrap_or(0))
 }
 
-/// A function that older drivers lack. The driver asked for the capability before.
-fn present<F: Copy>(function: Option<F>, feature: &'static str) -> Result<F> {
-    function.ok_or_else(|| Error::unsupported(BackendKind::Cuda, feature))
-}
-
-impl Backend for Cuda {
-    const KIND: BackendKind = BackendKind::Cuda;
+impl<F: Family> Backend for Adapter<F> {
+    const KIND: BackendKind = F::KIND;
     type Device = Device;
     type Stream = Stream;
     type Event = Event;
@@ -83,7 +87,7 @@ impl Backend for Cuda {
 
     fn open(&self, index: u32) -> Result<Device> {
         let found = self.found.iter().find(|found| found.info.index == index).ok_or_else(|| {
-            Error::new(ErrorKind::NoSuchDevice, "opening a CUDA device")
+            Error::new(ErrorKind::NoSuchDevice, "opening a device")
                 .with("index", index)
                 .with("devices", self.found.len())
         })?;
@@ -97,14 +101,22 @@ impl Backend for Cuda {
         let modules = Arc::new(Modules::default());
         let shared = self.set_up(Arc::clone(&context), found, Arc::clone(&modules))?;
         let findings = trial::run(&shared);
-        tracing::debug!(device = found.info.name, version = self.api.version, "a CUDA device is open");
+        tracing::debug!(
+            backend = %F::KIND,
+            device = found.info.name,
+            version = self.api.version,
+            "a device is open"
+        );
         opened.push(Opened { context, findings: findings.clone(), modules });
         Ok(Device { shared, findings })
     }
 
     unsafe fn adopt_device(&self, foreign: Foreign) -> Result<Device> {
-        const DOING: &str = "adopting a CUDA context";
+        const DOING: &str = "adopting a context";
         let Foreign { words: [context, ..], keep_alive } = foreign;
+        if !self.api.flavour.traits().adopts_contexts {
+            return Err(Error::unsupported(F::KIND, "adopt_context"));
+        }
         if context == 0 {
             return Err(
                 Error::new(ErrorKind::InvalidArgument, DOING).with("because", "the first word is no context")
@@ -136,6 +148,10 @@ impl Backend for Cuda {
         capabilities.wait_value = findings.wait_value;
         capabilities.export_memory = findings.export_memory;
         capabilities.import_memory = findings.import_memory;
+        if !self.api.flavour.traits().adopts_contexts {
+            capabilities.adopt_context =
+                Verdict::unavailable("a device has one context, which all libraries of a process share");
+        }
         if !device.shared.found.facts.virtual_memory {
             capabilities.reserve = Verdict::unavailable("the device has no virtual memory management");
         }
@@ -322,29 +338,28 @@ impl Backend for Cuda {
     }
 
     fn check_kernel(&self, device: &Device, kernel: &Kernel) -> Result<()> {
-        launch::check(&device.shared, &self.compiler, kernel)
+        launch::check(&device.shared, &self.kernels, kernel)
     }
 
     unsafe fn launch(&self, device: &Device, stream: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
         // SAFETY: the caller owes exactly what is asked.
-        unsafe { launch::run(&device.shared, &self.compiler, &stream.lane, launch) }
+        unsafe { launch::run(&device.shared, &self.kernels, &stream.lane, launch) }
     }
 
     unsafe fn write_value(&self, _: &Device, stream: &Stream, dst: (&Buffer, u64), value: u64) -> Result<()> {
-        let write = present(self.api.library.write_value, "write_value")?;
-        stream.lane.enqueue("writing a word on a CUDA stream", |raw| {
+        // The driver asked for the capability before.
+        let write = self.api.library.write_value;
+        let write = write.ok_or_else(|| Error::unsupported(F::KIND, "write_value"))?;
+        stream.lane.enqueue("writing a word on a stream", |raw| {
             // SAFETY: the driver checked place and alignment, and keeps the buffer.
             unsafe { write(raw, dst.0.at(dst.1), value, 0) }
         })
     }
 
     unsafe fn wait_value(&self, _: &Device, stream: &Stream, src: (&Buffer, u64), value: u64) -> Result<()> {
-        /// At least, counted in a circle.
-        const AT_LEAST: u32 = 0;
-        let wait = present(self.api.library.wait_value, "wait_value")?;
         stream.lane.wait_for_word(|raw| {
             // SAFETY: as above.
-            unsafe { wait(raw, src.0.at(src.1), value, AT_LEAST) }
+            unsafe { self.api.flavour.wait_value(raw, src.0.at(src.1), value) }
         })
     }
 }

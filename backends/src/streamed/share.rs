@@ -7,17 +7,17 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUmemAllocationProp;
 use spoc_driver::backend::{Exported, Verdict};
-use spoc_driver::{BackendKind, Error, ErrorKind, Result};
+use spoc_driver::{Error, ErrorKind, Result};
 
 use super::device::Shared;
 use super::memory::Buffer;
+use super::table::MemoryProperties;
 use super::vmm::{DESCRIPTOR, Mapped, Physical};
 
 /// A new descriptor of memory that was allocated to be lent.
-pub(super) fn export(shared: &Shared, buffer: &Buffer) -> Result<Exported> {
-    const DOING: &str = "exporting CUDA device memory";
+pub(crate) fn export(shared: &Shared, buffer: &Buffer) -> Result<Exported> {
+    const DOING: &str = "exporting device memory";
     let mapped = buffer.mapped().filter(|mapped| mapped.can_be_lent).ok_or_else(|| {
         Error::new(ErrorKind::InvalidArgument, DOING)
             .with("because", "the segment was not allocated as exportable, or is itself imported")
@@ -35,14 +35,14 @@ pub(super) fn export(shared: &Shared, buffer: &Buffer) -> Result<Exported> {
         descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) },
         len_bytes: mapped.memory.len_bytes,
         allocation_bytes: mapped.memory.len_bytes,
-        backend: BackendKind::Cuda,
+        backend: api.flavour.kind(),
         device: shared.found.info.uuid,
     })
 }
 
 /// Memory that another process exported. The descriptor stays the caller's.
-pub(super) fn import(shared: &Arc<Shared>, exported: &Exported) -> Result<Buffer> {
-    const DOING: &str = "importing CUDA device memory";
+pub(crate) fn import(shared: &Arc<Shared>, exported: &Exported) -> Result<Buffer> {
+    const DOING: &str = "importing device memory";
     let invalid =
         |because: &'static str| Error::new(ErrorKind::InvalidArgument, DOING).with("because", because);
     let (len, allocation) = (exported.len_bytes, exported.allocation_bytes);
@@ -63,27 +63,26 @@ pub(super) fn import(shared: &Arc<Shared>, exported: &Exported) -> Result<Buffer
 fn take(shared: &Shared, exported: &Exported) -> Result<Physical> {
     let api = &shared.context.api;
     let mut raw = 0;
-    let descriptor = usize::try_from(exported.descriptor.as_raw_fd()).unwrap_or(usize::MAX);
+    let mut descriptor = exported.descriptor.as_raw_fd();
+    let passed = api.flavour.descriptor(&mut descriptor);
     let _here = shared.context.enter()?;
-    // SAFETY: the API takes the descriptor's number in a pointer's place, and leaves it to us.
-    let code = unsafe {
-        (api.library.physical_import)(&raw mut raw, std::ptr::without_provenance_mut(descriptor), DESCRIPTOR)
-    };
-    api.check(code, "importing CUDA device memory")?;
+    // SAFETY: the descriptor is passed as the API takes it, which leaves it to us.
+    let code = unsafe { (api.library.physical_import)(&raw mut raw, passed, DESCRIPTOR) };
+    api.check(code, "importing device memory")?;
     // SAFETY: just imported, and nobody else's.
     Ok(unsafe { Physical::owned(&shared.context, raw, exported.allocation_bytes) })
 }
 
 /// On which device it lies, whatever its descriptor's token says.
 fn device_of(shared: &Shared, memory: &Physical) -> Result<i32> {
-    let mut properties = std::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
+    let mut properties = std::mem::MaybeUninit::<MemoryProperties>::zeroed();
     let _here = shared.context.enter()?;
     // SAFETY: the place is valid.
     let code =
         unsafe { (shared.context.api.library.physical_properties)(properties.as_mut_ptr(), memory.raw) };
-    shared.context.api.check(code, "asking where CUDA memory lies")?;
-    // Only this number is read: the structure's enumerations may have values that the binding does not know.
-    let place = properties.as_ptr().wrapping_byte_add(offset_of!(CUmemAllocationProp, location.id));
+    shared.context.api.check(code, "asking where memory lies")?;
+    // Only this number is read.
+    let place = properties.as_ptr().wrapping_byte_add(offset_of!(MemoryProperties, location.id));
     // SAFETY: written by the call, which succeeded, and zero before.
     Ok(unsafe { place.cast::<i32>().read() })
 }
@@ -99,7 +98,7 @@ fn refused(error: Error, doing: &'static str) -> Error {
 }
 
 /// Whether memory can be lent and borrowed, found out by doing both.
-pub(super) fn verdicts(shared: &Arc<Shared>) -> (Verdict, Verdict) {
+pub(crate) fn verdicts(shared: &Arc<Shared>) -> (Verdict, Verdict) {
     let facts = shared.found.facts;
     if !facts.virtual_memory || !facts.descriptors {
         let no = Verdict::unavailable("the device has no virtual memory management with file descriptors");

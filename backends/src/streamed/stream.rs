@@ -3,26 +3,25 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use cudarc::driver::sys::{CUstream, CUstream_flags};
 use spoc_driver::backend::CaptureState;
 use spoc_driver::{Error, ErrorKind, Result, StreamOptions, StreamPriority};
 
 use super::context::{Context, Relaxed};
 use super::device::Shared;
-use super::error::{Api, NOT_READY, SUCCESS};
+use super::error::{Api, NOT_READY, SUCCESS, kind_of};
 use super::event::Event;
-use super::library::Code;
+use super::table::{Code, Handle};
 use crate::sync::lock;
 
 /// A stream.
-pub(super) struct Stream {
-    pub(super) lane: Arc<Lane>,
+pub(crate) struct Stream {
+    pub(crate) lane: Arc<Lane>,
     _shared: Arc<Shared>,
 }
 
 /// What a stream is to the API.
-pub(super) struct Lane {
-    raw: CUstream,
+pub(crate) struct Lane {
+    raw: Handle,
     kind: Kind,
     /// Recorded to wait for the stream: the API's own wait may spin.
     end: Event,
@@ -54,45 +53,43 @@ unsafe impl Sync for Lane {}
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
+/// The default stream does not wait for such a one.
+const NON_BLOCKING: u32 = 1;
+
 impl Stream {
     /// A new stream.
-    pub(super) fn create(shared: &Arc<Shared>, options: StreamOptions) -> Result<Self> {
+    pub(crate) fn create(shared: &Arc<Shared>, options: StreamOptions) -> Result<Self> {
         let context = &shared.context;
         let here = context.enter()?;
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: the places are valid, and the context is current.
         let code = unsafe { (context.api.library.context_priorities)(&raw mut least, &raw mut greatest) };
-        context.api.check(code, "asking for CUDA stream priorities")?;
-        let flags = if options.non_blocking { CUstream_flags::CU_STREAM_NON_BLOCKING as u32 } else { 0 };
+        context.api.check(code, "asking for stream priorities")?;
+        let flags = if options.non_blocking { NON_BLOCKING } else { 0 };
         let mut raw = std::ptr::null_mut();
         // SAFETY: as above.
         let code = unsafe {
             (context.api.library.stream_create)(&raw mut raw, flags, level(options.priority, least, greatest))
         };
-        context.api.check(code, "creating a CUDA stream")?;
+        context.api.check(code, "creating a stream")?;
         drop(here);
         Self::new(shared, raw, Kind::Own, None)
     }
 
     /// The default stream of the context. Others may use it, too.
-    pub(super) fn default_of(shared: &Arc<Shared>) -> Result<Self> {
-        Self::new(shared, std::ptr::without_provenance_mut(LEGACY), Kind::Default, None)
+    pub(crate) fn default_of(shared: &Arc<Shared>) -> Result<Self> {
+        Self::new(shared, default_of(shared), Kind::Default, None)
     }
 
     /// Somebody else's stream of this context.
     ///
     /// # Safety
     /// It is live, and outlives `keep_alive`.
-    pub(super) unsafe fn lent(shared: &Arc<Shared>, raw: CUstream, keep_alive: KeepAlive) -> Result<Self> {
-        const DOING: &str = "adopting a CUDA stream";
+    pub(crate) unsafe fn lent(shared: &Arc<Shared>, raw: Handle, keep_alive: KeepAlive) -> Result<Self> {
+        const DOING: &str = "adopting a stream";
         match raw.addr() {
             0 | LEGACY => {
-                return Self::new(
-                    shared,
-                    std::ptr::without_provenance_mut(LEGACY),
-                    Kind::Default,
-                    keep_alive,
-                );
+                return Self::new(shared, default_of(shared), Kind::Default, keep_alive);
             }
             PER_THREAD => {
                 return Err(Error::new(ErrorKind::InvalidArgument, DOING)
@@ -101,16 +98,16 @@ impl Stream {
             _ => {}
         }
         let api = &shared.context.api;
-        let mut context = std::ptr::null_mut();
+        let context = &shared.context;
         // SAFETY: the caller's word: a live stream.
-        api.check(unsafe { (api.library.stream_context)(raw, &raw mut context) }, DOING)?;
-        if context != shared.context.raw() {
+        let is_own = unsafe { api.flavour.is_stream_of(raw, context.raw(), context.device) };
+        if !is_own.map_err(|code| api.error(kind_of(code), code, DOING))? {
             return Err(Error::new(ErrorKind::WrongDevice, DOING).with("because", "it is of another context"));
         }
         Self::new(shared, raw, Kind::Lent, keep_alive)
     }
 
-    fn new(shared: &Arc<Shared>, raw: CUstream, kind: Kind, keep_alive: KeepAlive) -> Result<Self> {
+    fn new(shared: &Arc<Shared>, raw: Handle, kind: Kind, keep_alive: KeepAlive) -> Result<Self> {
         let context = Arc::clone(&shared.context);
         if kind != Kind::Default {
             // Whoever makes streams is about to work.
@@ -124,6 +121,10 @@ impl Stream {
     }
 }
 
+fn default_of(shared: &Shared) -> Handle {
+    std::ptr::without_provenance_mut(shared.traits().default_stream)
+}
+
 /// A priority between the least and the greatest, which is the smaller number.
 fn level(priority: StreamPriority, least: i32, greatest: i32) -> i32 {
     match priority {
@@ -134,12 +135,17 @@ fn level(priority: StreamPriority, least: i32, greatest: i32) -> i32 {
 }
 
 impl Lane {
-    pub(super) fn api(&self) -> &Api {
+    pub(crate) fn api(&self) -> &Api {
         &self.context.api
     }
 
+    /// Whether nobody else uses it.
+    pub(crate) fn is_own(&self) -> bool {
+        self.kind == Kind::Own
+    }
+
     /// Whether it can be given a batch: the API refuses them on the default stream.
-    pub(super) fn takes_batches(&self) -> bool {
+    pub(crate) fn takes_batches(&self) -> bool {
         self.kind != Kind::Default
     }
 
@@ -148,7 +154,7 @@ impl Lane {
     /// # Errors
     /// `Capturing` if it is the default stream and a blocking stream is being captured: such a call would
     /// spoil the capture. What the API answers.
-    pub(super) fn enqueue(&self, doing: &'static str, call: impl FnOnce(CUstream) -> Code) -> Result<()> {
+    pub(crate) fn enqueue(&self, doing: &'static str, call: impl FnOnce(Handle) -> Code) -> Result<()> {
         if self.kind != Kind::Default {
             return self.api().check(call(self.raw), doing);
         }
@@ -158,11 +164,7 @@ impl Lane {
     }
 
     /// As [`Lane::enqueue`], for calls that want the context to be current.
-    pub(super) fn enqueue_here(
-        &self,
-        doing: &'static str,
-        call: impl FnOnce(CUstream) -> Code,
-    ) -> Result<()> {
+    pub(crate) fn enqueue_here(&self, doing: &'static str, call: impl FnOnce(Handle) -> Code) -> Result<()> {
         let _here = self.context.enter()?;
         if self.kind == Kind::Default {
             self.capturing()?;
@@ -171,7 +173,7 @@ impl Lane {
     }
 
     /// Enqueues a wait for a word, when no call is under way that waits for the device.
-    pub(super) fn wait_for_word(&self, call: impl FnOnce(CUstream) -> Code) -> Result<()> {
+    pub(crate) fn wait_for_word(&self, call: impl FnOnce(Handle) -> Code) -> Result<()> {
         let words = match self.words.get() {
             Some(words) => words,
             None => {
@@ -180,7 +182,7 @@ impl Lane {
             }
         };
         self.context.gate.wait(words, || {
-            self.enqueue("waiting for a word on a CUDA stream", call)?;
+            self.enqueue("waiting for a word on a stream", call)?;
             words.record(self)
         })
     }
@@ -188,9 +190,9 @@ impl Lane {
     /// Asks, which harms nothing. The context is current, or the stream is not the default one.
     fn capturing(&self) -> Result<CaptureState> {
         let mut status = 0_u32;
-        // SAFETY: an enumeration of C is as wide as a `u32`; the stream is live.
-        let code = unsafe { (self.api().library.stream_is_capturing)(self.raw, (&raw mut status).cast()) };
-        self.api().check(code, "asking whether a CUDA stream is captured")?;
+        // SAFETY: the place is valid; the stream is live.
+        let code = unsafe { (self.api().library.stream_is_capturing)(self.raw, &raw mut status) };
+        self.api().check(code, "asking whether a stream is captured")?;
         Ok(match status {
             0 => CaptureState::None,
             1 => CaptureState::Active,
@@ -200,7 +202,7 @@ impl Lane {
 
     /// Whether it is being recorded into a graph. The default stream cannot be; while a blocking stream is,
     /// it may not be used, which is told as a capture of its own.
-    pub(super) fn capture_state(&self) -> Result<CaptureState> {
+    pub(crate) fn capture_state(&self) -> Result<CaptureState> {
         if self.kind != Kind::Default {
             return self.capturing();
         }
@@ -211,8 +213,8 @@ impl Lane {
         }
     }
 
-    pub(super) fn is_idle(&self) -> Result<bool> {
-        const DOING: &str = "querying a CUDA stream";
+    pub(crate) fn is_idle(&self) -> Result<bool> {
+        const DOING: &str = "querying a stream";
         // Asking how far a stream has come that is captured would spoil the capture.
         if self.kind == Kind::Lent && self.capturing()? != CaptureState::None {
             return Err(Error::new(ErrorKind::Capturing, DOING));
@@ -231,10 +233,10 @@ impl Lane {
     }
 
     /// Waits for all that it was given. The thread sleeps.
-    pub(super) fn synchronize(&self) -> Result<()> {
+    pub(crate) fn synchronize(&self) -> Result<()> {
         // A stream that is captured has nothing to wait for, and recording an event in it would change the graph.
         if self.kind == Kind::Lent && self.capturing()? != CaptureState::None {
-            return Err(Error::new(ErrorKind::Capturing, "waiting for a CUDA stream"));
+            return Err(Error::new(ErrorKind::Capturing, "waiting for a stream"));
         }
         self.end.record(self)?;
         self.end.synchronize()
@@ -243,22 +245,22 @@ impl Lane {
 
 /// Streams: those of an opening, or those of a context.
 #[derive(Default)]
-pub(super) struct Lanes(Mutex<Vec<Weak<Lane>>>);
+pub(crate) struct Lanes(Mutex<Vec<Weak<Lane>>>);
 
 impl Lanes {
-    pub(super) fn add(&self, lane: &Arc<Lane>) {
+    pub(crate) fn add(&self, lane: &Arc<Lane>) {
         let mut lanes = lock(&self.0);
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(lane));
     }
 
     /// Those that are still there.
-    pub(super) fn live(&self) -> Vec<Arc<Lane>> {
+    pub(crate) fn live(&self) -> Vec<Arc<Lane>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Whether none has work. One that cannot be asked is none to wait for.
-    pub(super) fn are_idle(&self) -> bool {
+    pub(crate) fn are_idle(&self) -> bool {
         self.live().iter().all(|lane| lane.is_idle().unwrap_or(true))
     }
 }
@@ -277,7 +279,7 @@ impl Drop for Lane {
         // SAFETY: created here, and destroyed once; pending work goes on.
         let code = unsafe { (self.api().library.stream_destroy)(self.raw) };
         if code != SUCCESS
-            && let Err(error) = self.api().check(code, "destroying a CUDA stream")
+            && let Err(error) = self.api().check(code, "destroying a stream")
         {
             super::reaper::tell(&error);
         }

@@ -3,18 +3,23 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUpointer_attribute as Attribute};
 use spoc_driver::{Error, ErrorKind, Result};
 
 use super::counters::add;
 use super::device::Shared;
 use super::error::SUCCESS;
 use super::reaper::Doomed;
+use super::table::{DevicePtr, Handle};
 use super::vmm::{Addresses, Mapped, Physical};
 
+/// Attributes of addresses.
+const CONTEXT: u32 = 1;
+pub(crate) const MEMORY_TYPE: u32 = 2;
+const DEVICE_ORDINAL: u32 = 9;
+
 /// Device memory at one address for life.
-pub(super) struct Buffer {
-    address: CUdeviceptr,
+pub(crate) struct Buffer {
+    address: DevicePtr,
     place: Place,
 }
 
@@ -24,7 +29,7 @@ enum Place {
     Mapped(Mapped),
     /// Addresses without memory.
     Reserved(Arc<Addresses>),
-    /// Allocated by `cuMemAlloc`.
+    /// Allocated by the API.
     Plain(#[allow(dead_code)] Plain),
     /// Another library's, for as long as it keeps it.
     Lent(#[allow(dead_code)] Option<Box<dyn Any + Send + Sync>>),
@@ -33,13 +38,13 @@ enum Place {
 impl Buffer {
     /// Mapped memory from a granule on, because freeing it waits for nothing; a plain allocation below, and
     /// where the driver does not map.
-    pub(super) fn allocate(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
+    pub(crate) fn allocate(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
         if !shared.found.facts.virtual_memory || len_bytes < shared.granule {
             return Self::plain(shared, len_bytes);
         }
         match Self::map_new(shared, len_bytes, false) {
             Err(error) if matches!(error.kind(), ErrorKind::Backend | ErrorKind::InvalidArgument) => {
-                tracing::warn!(%error, bytes = len_bytes, "CUDA maps no memory: a plain allocation instead");
+                tracing::warn!(%error, bytes = len_bytes, "no memory is mapped: a plain allocation instead");
                 add(&shared.counters.plain_for_want_of_mapping, 1);
                 Self::plain(shared, len_bytes)
             }
@@ -48,7 +53,7 @@ impl Buffer {
     }
 
     /// Memory that can be lent to another process.
-    pub(super) fn allocate_to_lend(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
+    pub(crate) fn allocate_to_lend(shared: &Arc<Shared>, len_bytes: u64) -> Result<Self> {
         Self::map_new(shared, len_bytes, true)
     }
 
@@ -67,18 +72,18 @@ impl Buffer {
     }
 
     /// Memory that is mapped already.
-    pub(super) fn of(mapped: Mapped) -> Self {
+    pub(crate) fn of(mapped: Mapped) -> Self {
         Self { address: mapped.first(), place: Place::Mapped(mapped) }
     }
 
     /// Addresses for memory to come.
-    pub(super) fn reserve(shared: &Shared, len_bytes: u64) -> Result<Self> {
+    pub(crate) fn reserve(shared: &Shared, len_bytes: u64) -> Result<Self> {
         let addresses = Addresses::reserve(&shared.context, len_bytes)?;
         Ok(Self { address: addresses.first, place: Place::Reserved(Arc::new(addresses)) })
     }
 
     /// Memory behind a part of reserved addresses. The driver checked that it has none.
-    pub(super) fn commit(
+    pub(crate) fn commit(
         &self,
         shared: &Shared,
         offset: u64,
@@ -86,7 +91,7 @@ impl Buffer {
         can_be_lent: bool,
     ) -> Result<Self> {
         let Place::Reserved(addresses) = &self.place else {
-            return Err(Error::new(ErrorKind::InvalidArgument, "mapping CUDA device memory")
+            return Err(Error::new(ErrorKind::InvalidArgument, "mapping device memory")
                 .with("because", "these are no reserved addresses"));
         };
         let memory = Physical::create(shared, len_bytes, can_be_lent)?;
@@ -96,7 +101,7 @@ impl Buffer {
     }
 
     /// The mapping, where it is one.
-    pub(super) fn mapped(&self) -> Option<&Mapped> {
+    pub(crate) fn mapped(&self) -> Option<&Mapped> {
         match &self.place {
             Place::Mapped(mapped) => Some(mapped),
             Place::Reserved(_) | Place::Plain(_) | Place::Lent(_) => None,
@@ -107,9 +112,9 @@ impl Buffer {
     ///
     /// # Safety
     /// `len_bytes` live bytes at the address, in device memory, which outlive `keep_alive`.
-    pub(super) unsafe fn lent(
+    pub(crate) unsafe fn lent(
         shared: &Shared,
-        address: CUdeviceptr,
+        address: DevicePtr,
         len_bytes: u64,
         keep_alive: Option<Box<dyn Any + Send + Sync>>,
     ) -> Result<Self> {
@@ -118,14 +123,14 @@ impl Buffer {
     }
 
     /// Where an offset of it is. The driver checked that the offset lies inside.
-    pub(super) fn at(&self, offset: u64) -> CUdeviceptr {
+    pub(crate) fn at(&self, offset: u64) -> DevicePtr {
         self.address + offset
     }
 }
 
 /// An allocation, freed when it is dropped.
 struct Plain {
-    address: CUdeviceptr,
+    address: DevicePtr,
     len_bytes: u64,
     shared: Arc<Shared>,
 }
@@ -152,8 +157,8 @@ impl Drop for Plain {
 
 /// Refuses an address that the API does not know as memory of this device, as far as it tells: the size of
 /// memory that was mapped piece by piece is not known to it, and neither is its context.
-fn check_lent(shared: &Shared, address: CUdeviceptr, len_bytes: u64) -> Result<()> {
-    const DOING: &str = "adopting CUDA device memory";
+fn check_lent(shared: &Shared, address: DevicePtr, len_bytes: u64) -> Result<()> {
+    const DOING: &str = "adopting device memory";
     let refuse = |kind, because: &'static str| {
         Err(Error::new(kind, DOING)
             .with("address", format_args!("{address:#x}"))
@@ -167,19 +172,19 @@ fn check_lent(shared: &Shared, address: CUdeviceptr, len_bytes: u64) -> Result<(
             return refuse(ErrorKind::InvalidArgument, "its end is no address");
         };
         let mut kind = 0_u32;
-        let known = ask(shared, (&raw mut kind).cast(), Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, place);
+        let known = ask(shared, (&raw mut kind).cast(), MEMORY_TYPE, place);
         // 2 is memory of a device.
         if !known || kind != 2 {
             return refuse(ErrorKind::InvalidArgument, "the API knows no device memory there");
         }
         let mut device = -1_i32;
-        let ordinal = Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        let ordinal = DEVICE_ORDINAL;
         let known = ask(shared, (&raw mut device).cast(), ordinal, place);
         if known && device != shared.context.device {
             return refuse(ErrorKind::WrongDevice, "it is another device's");
         }
-        let mut context: CUcontext = std::ptr::null_mut();
-        let known = ask(shared, (&raw mut context).cast(), Attribute::CU_POINTER_ATTRIBUTE_CONTEXT, place);
+        let mut context: Handle = std::ptr::null_mut();
+        let known = ask(shared, (&raw mut context).cast(), CONTEXT, place);
         if known && !context.is_null() && context != shared.context.raw() {
             return refuse(ErrorKind::WrongDevice, "it is of another context");
         }
@@ -188,7 +193,7 @@ fn check_lent(shared: &Shared, address: CUdeviceptr, len_bytes: u64) -> Result<(
 }
 
 /// One attribute of an address. False where the API knows none.
-fn ask(shared: &Shared, place: *mut std::ffi::c_void, attribute: Attribute, address: CUdeviceptr) -> bool {
+fn ask(shared: &Shared, place: *mut std::ffi::c_void, attribute: u32, address: DevicePtr) -> bool {
     // SAFETY: the callers give places as wide as the attribute; an unknown address is an error, not a fault.
     unsafe { (shared.context.api.library.pointer_attribute)(place, attribute, address) == SUCCESS }
 }

@@ -3,30 +3,31 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
 
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
-use spoc_driver::{BackendKind, DeviceInfo, DeviceUuid, Error, ErrorKind, Result};
+use spoc_driver::{DeviceInfo, DeviceUuid, Error, ErrorKind, Result};
 
 use super::error::Api;
+use super::flavour::Attributes;
+use super::table::Ordinal;
 
 /// A device, as it is before it is opened.
 #[derive(Clone)]
-pub(super) struct Found {
-    pub(super) device: CUdevice,
-    pub(super) info: DeviceInfo,
-    /// Compute capability times ten: 90 for 9.0.
-    pub(super) arch: u32,
-    pub(super) facts: Facts,
+pub(crate) struct Found {
+    pub(crate) device: Ordinal,
+    pub(crate) info: DeviceInfo,
+    /// What its code is compiled for.
+    pub(crate) arch: String,
+    pub(crate) facts: Facts,
 }
 
 /// What the API says that a device can do.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Facts {
-    pub(super) words: bool,
-    pub(super) registers: bool,
-    pub(super) virtual_memory: bool,
-    pub(super) descriptors: bool,
+pub(crate) struct Facts {
+    pub(crate) words: bool,
+    pub(crate) registers: bool,
+    pub(crate) virtual_memory: bool,
+    pub(crate) descriptors: bool,
     /// Kernels use registered host memory at the host's address.
-    pub(super) same_addresses: bool,
+    pub(crate) same_addresses: bool,
 }
 
 impl Found {
@@ -34,53 +35,51 @@ impl Found {
     ///
     /// # Errors
     /// What the API answers.
-    pub(super) fn all(api: &Api) -> Result<Vec<Self>> {
+    pub(crate) fn all(api: &Api) -> Result<Vec<Self>> {
         let mut count = 0;
         // SAFETY: the place is valid.
         let code = unsafe { (api.library.device_count)(&raw mut count) };
-        api.check(code, "counting CUDA devices")?;
+        api.check(code, "counting devices")?;
         (0..count).map(|ordinal| Self::describe(api, ordinal)).collect()
     }
 
     fn describe(api: &Api, ordinal: c_int) -> Result<Self> {
-        const DOING: &str = "describing a CUDA device";
+        const DOING: &str = "describing a device";
         let mut device = 0;
         // SAFETY: the place is valid.
         api.check(unsafe { (api.library.device_get)(&raw mut device, ordinal) }, DOING)?;
         let mut total = 0_usize;
         // SAFETY: the place is valid, the device was just named by the API; so in the calls below.
         api.check(unsafe { (api.library.device_total_memory)(&raw mut total, device) }, DOING)?;
-        let mut uuid = CUuuid { bytes: [0; 16] };
+        let mut uuid = [0_u8; 16];
         // SAFETY: as above.
         api.check(unsafe { (api.library.device_uuid)(&raw mut uuid, device) }, DOING)?;
+        let attributes = &api.flavour.traits().attributes;
         let has = |attribute| attribute_of(api, device, attribute).unwrap_or(0) > 0;
-        let number =
-            |attribute| attribute_of(api, device, attribute).and_then(|number| u32::try_from(number).ok());
-        let major = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).unwrap_or(0);
-        let minor = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR).unwrap_or(0);
+        let Attributes { words, registers, virtual_memory, same_addresses, .. } = *attributes;
         let facts = Facts {
-            words: has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS),
-            registers: has(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED),
-            virtual_memory: has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED),
-            same_addresses: has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),
-            descriptors: has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED),
+            words: has(words),
+            registers: has(registers),
+            virtual_memory: has(virtual_memory),
+            same_addresses: has(same_addresses),
+            descriptors: attributes.descriptors.is_none_or(has),
         };
         let info = DeviceInfo {
-            backend: BackendKind::Cuda,
+            backend: api.flavour.kind(),
             index: u32::try_from(ordinal).unwrap_or(0),
-            uuid: DeviceUuid(uuid.bytes.map(|byte| byte.to_ne_bytes()[0])),
+            uuid: DeviceUuid(uuid),
             uuid_is_stable: true,
             name: name(api, device)?,
             memory_bytes: total as u64,
             numa_node: numa_node(api, device),
-            unified: has(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED),
+            unified: has(attributes.integrated),
         };
-        Ok(Self { device, info, arch: 10 * major + minor, facts })
+        Ok(Self { device, info, arch: api.flavour.arch(api, device), facts })
     }
 }
 
 /// One attribute; nothing where the driver does not know it.
-fn attribute_of(api: &Api, device: CUdevice, attribute: Attribute) -> Option<i32> {
+pub(crate) fn attribute_of(api: &Api, device: Ordinal, attribute: u32) -> Option<i32> {
     let mut value = 0;
     // SAFETY: the place is valid; drivers refuse attributes that they do not know.
     let code = unsafe { (api.library.device_attribute)(&raw mut value, attribute, device) };
@@ -93,28 +92,28 @@ fn text(write: impl FnOnce(*mut c_char, c_int) -> Result<()>) -> Result<String> 
     write(buffer.as_mut_ptr().cast(), 255)?;
     // The last byte stays zero whatever is written.
     let text = CStr::from_bytes_until_nul(&buffer)
-        .map_err(|error| Error::new(ErrorKind::Backend, "reading a CUDA name").because(error))?;
+        .map_err(|error| Error::new(ErrorKind::Backend, "reading a name").because(error))?;
     Ok(text.to_string_lossy().into_owned())
 }
 
-fn name(api: &Api, device: CUdevice) -> Result<String> {
+fn name(api: &Api, device: Ordinal) -> Result<String> {
     text(|buffer, len| {
         // SAFETY: the buffer has `len` bytes.
         let code = unsafe { (api.library.device_name)(buffer, len, device) };
-        api.check(code, "asking for a CUDA device's name")
+        api.check(code, "asking for a device's name")
     })
 }
 
 /// The node of the host's memory next to the device, by the driver's word or else by the kernel's.
-fn numa_node(api: &Api, device: CUdevice) -> Option<u32> {
-    let by_driver = attribute_of(api, device, Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
+fn numa_node(api: &Api, device: Ordinal) -> Option<u32> {
+    let by_driver = attribute_of(api, device, api.flavour.traits().attributes.numa_node);
     if let Some(node) = by_driver.and_then(|node| u32::try_from(node).ok()) {
         return Some(node);
     }
     let address = text(|buffer, len| {
         // SAFETY: the buffer has `len` bytes.
         let code = unsafe { (api.library.device_pci_bus_id)(buffer, len, device) };
-        api.check(code, "asking for a CUDA device's PCI address")
+        api.check(code, "asking for a device's PCI address")
     });
     let path = format!("/sys/bus/pci/devices/{}/numa_node", sysfs_name(&address.ok()?));
     fs::read_to_string(path).ok()?.trim().parse().ok()
