@@ -4,6 +4,9 @@ use std::fs;
 
 use spoc_driver::DeviceUuid;
 
+/// What drives the devices that are the CPU.
+pub(crate) const OURS: &str = concat!("spoc ", env!("CARGO_PKG_VERSION"));
+
 const MACHINE_ID: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 

@@ -14,6 +14,7 @@ mod host_launch;
 mod identity;
 pub mod interpreter;
 mod kernel;
+pub mod matrix;
 mod matvec;
 pub mod native;
 #[cfg(feature = "opencl")]

@@ -216,6 +216,14 @@ impl Device {
         &self.core().info
     }
 
+    /// Name and version of what drives it, for records of runs; empty where nothing tells.
+    ///
+    /// # Errors
+    /// What the backend answers.
+    pub fn driver_name(&self) -> Result<String> {
+        self.core().backend.driver_name(&self.core().handle)
+    }
+
     /// What it can do beyond the obligatory.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {

@@ -138,6 +138,12 @@ impl Platform {
         Self { kind: BackendKind::Cuda, table, make: || found(BackendKind::Cuda) }
     }
 
+    /// Every backend that has devices, in the order in which records list them.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        vec![Self::native(), Self::interpreter(), Self::opencl(), Self::vulkan(), Self::cuda()]
+    }
+
     /// A fresh bench, or why there is none here.
     ///
     /// # Errors

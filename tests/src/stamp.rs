@@ -253,6 +253,20 @@ macro_rules! list_checks {
     };
 }
 
+#[doc(hidden)]
+#[macro_export]
+macro_rules! list_functions {
+    ([] $($module:ident: $($check:ident,)* ;)*) => {
+        &[$($((stringify!($check), $crate::checks::$module::$check as fn(&$crate::Subject)),)*)*]
+    };
+}
+
+/// A check and its name.
+pub type Check = (&'static str, fn(&crate::Subject));
+
+/// All checks.
+pub const FUNCTIONS: &[Check] = every_check!(list_functions);
+
 /// The names of all checks.
 pub const CHECKS: &[&str] = every_check!(list_checks);
 

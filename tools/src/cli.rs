@@ -75,7 +75,7 @@ pub enum Command {
     /// Say what an eviction policy would have done on recorded expert routing
     Replay(ReplayArgs),
     /// List the devices found, and why the rest was not
-    Devices,
+    Devices(DevicesArgs),
     /// Check the kernel, the limits and the hardware; each finding with its one fix
     Doctor(DoctorArgs),
     /// Own device memory, stream weights in, lend them to other processes
@@ -125,6 +125,17 @@ pub struct DeviceArgs {
     /// Device index or UUID, as `spoc-loader devices` shows them [default: 0]
     #[arg(long, env = "SPOC_DEVICE", allow_hyphen_values = true, value_name = "N|UUID")]
     pub device: Option<String>,
+}
+
+/// Arguments of `devices`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader devices
+  spoc-loader devices --matrix     what each can do, as a table in Markdown")]
+pub struct DevicesArgs {
+    /// What each device can do, as a table in Markdown, with the reason for what it cannot
+    #[arg(long, env = "SPOC_MATRIX", value_parser = parse_switch, action = ArgAction::SetTrue)]
+    pub matrix: bool,
 }
 
 /// Arguments of `demo`.

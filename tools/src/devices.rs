@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use spoc_backends::matrix::{self, Column, Place};
 use spoc_backends::native;
 use spoc_backends::{ProbeOutcome, ProbeReport, probe, probe_only};
 use spoc_driver::{BackendKind, Device, DeviceInfo, DeviceName, DeviceSelector, DeviceUuid, Driver, Verdict};
 
-use crate::cli::DeviceArgs;
+use crate::cli::{DeviceArgs, DevicesArgs};
 use crate::failure::{Failure, Result};
 use crate::out::Out;
 use crate::units;
@@ -122,6 +123,9 @@ fn parse_device(text: &str) -> Result<DeviceName> {
 
 #[derive(Debug, Serialize)]
 struct Listing {
+    /// Where this was asked, and when.
+    host: String,
+    date: String,
     devices: Vec<Row>,
     missing: Vec<Missing>,
 }
@@ -132,6 +136,7 @@ struct Row {
     index: u32,
     uuid: String,
     name: String,
+    driver: Option<String>,
     memory_bytes: u64,
     free_bytes: Option<u64>,
     numa_node: Option<u32>,
@@ -150,12 +155,14 @@ struct Missing {
 ///
 /// # Errors
 /// `usage` for a variable that is not what it must be. A device that cannot be opened is listed without its free memory.
-pub fn run(out: Out) -> Result<u8> {
+pub fn run(args: &DevicesArgs, out: Out) -> Result<u8> {
     let found = Found::now()?;
+    let Place { host, date } = Place::here();
     let devices = found.driver.devices().into_iter().map(|info| row(&found.driver, info)).collect();
     let missing =
         found.missing.iter().map(|(kind, reason)| Missing { backend: kind.as_str(), reason: reason.clone() });
-    out.answer(&Listing { devices, missing: missing.collect() }, render);
+    let listing = Listing { host, date, devices, missing: missing.collect() };
+    out.answer(&listing, if args.matrix { render_matrix } else { render });
     Ok(0)
 }
 
@@ -168,6 +175,7 @@ fn row(driver: &Driver, info: DeviceInfo) -> Row {
         index: info.index,
         uuid: info.uuid.to_string(),
         name: info.name,
+        driver: opened.as_ref().and_then(|device| device.driver_name().ok()).filter(|name| !name.is_empty()),
         memory_bytes: info.memory_bytes,
         free_bytes: opened.as_ref().and_then(|device| device.memory().ok()).map(|memory| memory.free_bytes),
         numa_node: info.numa_node,
@@ -177,10 +185,29 @@ fn row(driver: &Driver, info: DeviceInfo) -> Row {
 }
 
 fn why_not(verdict: &Verdict) -> Value {
-    match verdict {
-        Verdict::Available => Value::Null,
-        refused => Value::String(refused.to_string()),
+    matrix::why_not(verdict).map_or(Value::Null, Value::String)
+}
+
+/// The capabilities as a table, then which device each column is and what is missing.
+fn render_matrix(listing: &Listing) -> String {
+    let name = |row: &Row| format!("{} {}", row.backend, row.index);
+    let opened = listing.devices.iter().filter(|row| !row.capabilities.is_empty());
+    let columns = opened.map(|row| {
+        let verdicts = row.capabilities.iter();
+        let verdicts = verdicts.map(|(name, why)| (name.clone(), why.as_str().map(str::to_owned)));
+        Column { name: name(row), verdicts: verdicts.collect() }
+    });
+    let mut text = matrix::markdown(&columns.collect::<Vec<_>>());
+    // Writing to a string does not fail; so below.
+    let _ = writeln!(text, "\n\nAsked on {} on {}:\n", listing.date, listing.host);
+    for row in &listing.devices {
+        let driver = row.driver.as_deref().unwrap_or("a driver that does not tell its version");
+        let _ = writeln!(text, "- {}: {}, {driver}", name(row), row.name);
     }
+    for missing in &listing.missing {
+        let _ = writeln!(text, "- {}: none ({})", missing.backend, missing.reason);
+    }
+    text.trim_end().to_owned()
 }
 
 fn render(listing: &Listing) -> String {

@@ -34,7 +34,7 @@ fn run(command: &Command, out: Out) -> Result<u8> {
         Command::Config(command) => serve::config(command, out),
         Command::Ctl(args) => ctl::run(args, out),
         Command::Keeper(args) => keeper::run(args, out),
-        Command::Devices => devices::run(out),
+        Command::Devices(args) => devices::run(args, out),
         Command::Bench(BenchCommand::Read(args)) => bench::read::run(args, out),
         Command::Bench(BenchCommand::Link(args)) => bench::link::run(args, out),
         Command::Bench(BenchCommand::Load(args)) => bench::load::run(args, out),

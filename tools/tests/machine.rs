@@ -58,6 +58,10 @@ fn devices_lists_the_host_and_says_why_the_rest_is_missing() {
     for missing in listing["missing"].as_array().expect("missing") {
         assert!(missing["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{missing}");
     }
+    let table = stdout(&output(place.loader().args(["devices", "--matrix"])));
+    let launch = table.lines().find(|line| line.starts_with("| `launch` |")).expect("a row for each");
+    assert!(launch.contains('✓'), "{table}");
+    assert!(table.contains("- native 0: ") && table.contains("Asked on 20"), "{table}");
     let text = stdout(&output(place.loader().arg("devices")));
     assert!(text.contains("native"), "{text}");
 }

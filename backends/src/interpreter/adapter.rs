@@ -117,6 +117,10 @@ impl Backend for Interpreter {
         self.info()
     }
 
+    fn driver_name(&self, _: &Device) -> String {
+        identity::OURS.to_owned()
+    }
+
     fn capabilities(&self, _: &Device) -> Capabilities {
         const LENT: Verdict = Verdict::unavailable("no other library has contexts on the CPU");
         let mut capabilities = Capabilities::all(&Verdict::Available);

@@ -141,6 +141,10 @@ impl Backend for OpenCl {
         device.found.info.clone()
     }
 
+    fn driver_name(&self, device: &Device) -> String {
+        device.found.driver.clone()
+    }
+
     fn capabilities(&self, device: &Device) -> Capabilities {
         const NO_WORDS: Verdict = Verdict::unavailable("OpenCL streams cannot write or wait for words");
         const NO_SHARING: Verdict =

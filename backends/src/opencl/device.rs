@@ -9,8 +9,8 @@ use opencl_sys::{
     CL_DEVICE_AVAILABLE, CL_DEVICE_EXTENSIONS, CL_DEVICE_GLOBAL_MEM_SIZE, CL_DEVICE_HOST_UNIFIED_MEMORY,
     CL_DEVICE_MAX_MEM_ALLOC_SIZE, CL_DEVICE_MEM_BASE_ADDR_ALIGN, CL_DEVICE_NAME, CL_DEVICE_PCI_BUS_INFO_KHR,
     CL_DEVICE_TYPE, CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU,
-    CL_DEVICE_UUID_KHR, CL_DEVICE_VENDOR, CL_DEVICE_VERSION, CL_PLATFORM_NAME, cl_device_id, cl_platform_id,
-    cl_uint,
+    CL_DEVICE_UUID_KHR, CL_DEVICE_VENDOR, CL_DEVICE_VERSION, CL_DRIVER_VERSION, CL_PLATFORM_NAME,
+    cl_device_id, cl_platform_id, cl_uint,
 };
 use spoc_driver::{BackendKind, DeviceInfo, DeviceUuid, Limits, Result};
 
@@ -24,6 +24,8 @@ use crate::identity;
 pub(super) struct Found {
     pub(super) id: DeviceId,
     pub(super) info: DeviceInfo,
+    /// The API's version and the driver's, for records.
+    pub(super) driver: String,
     pub(super) is_cpu: bool,
     pub(super) align_bytes: u64,
     pub(super) account: Arc<Account>,
@@ -142,7 +144,8 @@ pub(super) fn describe(api: &Api, id: cl_device_id, platform: &str) -> Result<Re
     };
     let account = Account::new(memory_bytes, number(CL_DEVICE_MAX_MEM_ALLOC_SIZE)?, is_cpu || unified);
     let align_bytes = align_bytes(number(CL_DEVICE_MEM_BASE_ADDR_ALIGN)?);
-    Ok(Ok(Found { id: DeviceId(id), info, is_cpu, align_bytes, account }))
+    let driver = format!("{version}, driver {}", text(CL_DRIVER_VERSION)?);
+    Ok(Ok(Found { id: DeviceId(id), info, driver, is_cpu, align_bytes, account }))
 }
 
 impl Found {

@@ -136,6 +136,13 @@ impl<F: Family> Backend for Adapter<F> {
         device.shared.found.info.clone()
     }
 
+    fn driver_name(&self, _: &Device) -> String {
+        let (major, minor) = (self.api.version / 1000, self.api.version % 1000 / 10);
+        let module = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
+        let driver = if module.trim().is_empty() { "of unknown version" } else { module.trim() };
+        format!("CUDA {major}.{minor}, driver {driver}")
+    }
+
     fn capabilities(&self, device: &Device) -> Capabilities {
         let findings = device.findings.clone();
         let mut capabilities = Capabilities::all(&Verdict::Available);

@@ -72,6 +72,10 @@ impl Backend for Vulkan {
         device.shared.core.physical.info.clone()
     }
 
+    fn driver_name(&self, device: &Device) -> String {
+        device.shared.core.physical.driver.clone()
+    }
+
     fn capabilities(&self, device: &Device) -> Capabilities {
         device.capabilities.clone()
     }

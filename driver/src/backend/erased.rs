@@ -102,6 +102,7 @@ pub trait DynBackend: Send + Sync + 'static {
     fn open(&self, index: u32) -> Result<Handle>;
     unsafe fn adopt_device(&self, foreign: Foreign) -> Result<Handle>;
     fn describe(&self, device: &Handle) -> Result<DeviceInfo>;
+    fn driver_name(&self, device: &Handle) -> Result<String>;
     fn capabilities(&self, device: &Handle) -> Result<Capabilities>;
     fn limits(&self, device: &Handle) -> Result<Limits>;
     fn segment_limit_name(&self, device: &Handle) -> Result<&'static str>;
@@ -211,6 +212,10 @@ impl<B: Backend> DynBackend for Erased<B> {
 
     fn describe(&self, device: &Handle) -> Result<DeviceInfo> {
         Ok(self.backend.describe(self.device(device)?))
+    }
+
+    fn driver_name(&self, device: &Handle) -> Result<String> {
+        Ok(self.backend.driver_name(self.device(device)?))
     }
 
     fn capabilities(&self, device: &Handle) -> Result<Capabilities> {

@@ -92,6 +92,11 @@ pub trait Backend: Send + Sync + Sized + 'static {
     }
     /// Describes an opened device.
     fn describe(&self, device: &Self::Device) -> DeviceInfo;
+    /// Name and version of what drives the device, for records of runs; empty where nothing tells.
+    fn driver_name(&self, device: &Self::Device) -> String {
+        let _ = device;
+        String::new()
+    }
     /// What the device can do beyond the obligatory.
     fn capabilities(&self, device: &Self::Device) -> Capabilities;
     /// The device's bounds.
