@@ -112,6 +112,8 @@ pub enum ErrorKind {
     InvalidManifest,
     /// The manifest is of another model, or of another state of it.
     ManifestMismatch,
+    /// The placement map is not what its format prescribes, or says something that no load can do.
+    InvalidMap,
 }
 
 impl ErrorKind {
@@ -171,6 +173,7 @@ impl ErrorKind {
             Self::NoManifest => "no_manifest",
             Self::InvalidManifest => "invalid_manifest",
             Self::ManifestMismatch => "manifest_mismatch",
+            Self::InvalidMap => "invalid_map",
         }
     }
 }

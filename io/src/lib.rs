@@ -44,6 +44,7 @@ mod format;
 mod manifest;
 mod model;
 mod numa;
+mod placement;
 mod plan;
 mod reader;
 mod region;
@@ -56,6 +57,10 @@ pub use file::{DirectAlign, Identity, Residency, ResidencyMethod, WeightFile};
 pub use format::{ByteOrder, Dtype, GgmlType, GgufArray, GgufInfo, GgufValue, open_model};
 pub use manifest::{BlockDigests, Manifest, ManifestFile, ManifestTensor, Unwritten};
 pub use model::{ElementType, Extent, Format, Model, OpenOptions, Tensor};
+pub use placement::{
+    CheckedMap, ExpertSplit, LayoutOptions, MAP_DEVICES_MAX, MapBuilder, MapEntry, MapTarget, Pitch,
+    PlacementMap, Traffic, layout,
+};
 pub use plan::{Piece, PlanBuilder, PlanOptions, PlannedRead, ReadPlan, SliceRuns, TensorFilter};
 pub use reader::{
     Chunk, Completion, Faults, HostTargets, IoMode, IoPath, PathReason, ReadClass, ReadRequest, Reader,

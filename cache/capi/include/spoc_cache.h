@@ -227,6 +227,8 @@ enum spoc_status
   SPOC_ERROR_INVALID_MANIFEST = 702,
   // The manifest is of another model, or of another state of it.
   SPOC_ERROR_MANIFEST_MISMATCH = 703,
+  // The placement map is not what its format prescribes, or says what no load can do.
+  SPOC_ERROR_INVALID_MAP = 720,
   // A handle that was closed, is of another type, or is none.
   SPOC_ERROR_BAD_HANDLE = 900,
   // What was asked of a lease needs it to be ready.

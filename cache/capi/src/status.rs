@@ -203,6 +203,8 @@ pub enum spoc_status {
     SPOC_ERROR_INVALID_MANIFEST = 702,
     /// The manifest is of another model, or of another state of it.
     SPOC_ERROR_MANIFEST_MISMATCH = 703,
+    /// The placement map is not what its format prescribes, or says what no load can do.
+    SPOC_ERROR_INVALID_MAP = 720,
     /// A handle that was closed, is of another type, or is none.
     SPOC_ERROR_BAD_HANDLE = 900,
     /// What was asked of a lease needs it to be ready.
@@ -313,6 +315,7 @@ const TABLE: &[(spoc_status, &CStr)] = &[
     (S::SPOC_ERROR_NO_MANIFEST, c"no_manifest"),
     (S::SPOC_ERROR_INVALID_MANIFEST, c"invalid_manifest"),
     (S::SPOC_ERROR_MANIFEST_MISMATCH, c"manifest_mismatch"),
+    (S::SPOC_ERROR_INVALID_MAP, c"invalid_map"),
     (S::SPOC_ERROR_BAD_HANDLE, c"bad_handle"),
     (S::SPOC_ERROR_NOT_READY, c"not_ready"),
     (S::SPOC_ERROR_UNKNOWN, c"unknown"),

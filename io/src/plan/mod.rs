@@ -7,6 +7,7 @@
 mod build;
 mod filter;
 mod slice;
+mod split;
 
 use std::ops::Range;
 use std::sync::Arc;
