@@ -10,8 +10,9 @@ use crate::readers::{Reader, Registry, SLOTS_MAX};
 use crate::stats::{Cause, Counters, PageOwner, Reader as PageReader, Snapshot};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::tier::{Pinning, Tier, TierOptions, berths_for, check_room};
 use crate::{Error, ErrorKind, Key, ModelId, Result};
-use spoc_driver::{Device, Segment, Stream};
+use spoc_driver::{Device, Segment, Stream, StreamOptions};
 use spoc_io::PlanOptions;
 use std::fmt;
 use std::ops::Deref;
@@ -41,6 +42,8 @@ pub struct CacheOptions {
     pub table_groups: u32,
     /// Slots lie in memory that can be lent to other processes ([`Segment::export`]).
     pub exportable: bool,
+    /// Pinned host memory for groups that leave their slots.
+    pub tier: TierOptions,
 }
 
 impl Default for CacheOptions {
@@ -56,6 +59,7 @@ impl Default for CacheOptions {
             headroom_bytes: 0,
             table_groups: 0,
             exportable: false,
+            tier: TierOptions::default(),
         }
     }
 }
@@ -247,6 +251,7 @@ pub struct SlotCache {
     headroom_bytes: u64,
     /// Held while slots are added.
     growing: Mutex<()>,
+    pinning: Option<Pinning>,
     /// Keeps the tick alive, and its pump.
     _sink: Arc<dyn Sink>,
 }
@@ -288,6 +293,22 @@ fn own_page(counters: Counters, slots_max: u32) -> (Counters, PageOwner) {
     let own = Counters::on_heap(slots_max as usize);
     let page = own.try_own().unwrap_or_else(|| unreachable!("a page that nobody else knows"));
     (own, page)
+}
+
+/// The host tier that the options ask for, without memory as yet.
+fn host_tier(
+    device: &Device,
+    berths: &[Arc<spoc_bridge::Berths>],
+    options: &CacheOptions,
+    counters: &Counters,
+) -> Result<Option<Tier>> {
+    if options.tier.bytes == 0 {
+        return Ok(None);
+    }
+    let stream = device.create_stream(StreamOptions { non_blocking: true, ..StreamOptions::default() })?;
+    let policy = || options.policy.create_for(options.scope);
+    let classes = berths.iter().map(|berths| (Arc::clone(berths), policy())).collect();
+    Ok(Some(Tier::new(stream, classes, options.tier.inclusive, counters.clone())))
 }
 
 fn per_segment(geometry: &Geometry, segment_bytes: u64) -> u32 {
@@ -360,8 +381,11 @@ impl SlotCache {
         room_for(device, bytes, options.headroom_bytes)?;
         let slots = geometries.iter().fold(0u32, |sum, geometry| sum.saturating_add(geometry.slots));
         let slots_max = slots.max(options.slots_max).min(SLOTS_MAX);
+        check_room(&options.tier)?;
+        let berths = berths_for(&geometries);
         let table = device_table(device, options.table_groups)?;
         let (counters, page) = own_page(counters, slots_max);
+        let tier = host_tier(device, &berths, &options, &counters)?;
         let arena = Arc::new(Arena::new(device, slots_max, options.exportable));
         let waiting = Arc::new(AtomicBool::new(false));
         let pools = geometries.iter().map(|geometry| {
@@ -385,11 +409,16 @@ impl SlotCache {
                 pools: pools.collect(),
                 readers: Registry::new(slots_max as usize, Arc::clone(&waiting)),
                 table,
+                tier,
             });
             Shared { arena, device: device.clone(), core: Mutex::new(core), ready: Condvar::new(), waiting }
         });
         let sink = made.unwrap_or_else(|| Arc::new(FillSink(Arc::downgrade(&shared))));
         let headroom_bytes = options.headroom_bytes;
+        let pinning = match options.tier.bytes {
+            0 => None,
+            bytes => Some(Pinning::start(device, &geometries, &berths, bytes, &counters)?),
+        };
         let cache = SlotCache {
             shared,
             device: device.clone(),
@@ -398,6 +427,7 @@ impl SlotCache {
             geometries,
             headroom_bytes,
             growing: Mutex::default(),
+            pinning,
             _sink: sink,
         };
         for (class, geometry) in (0u32..).zip(&cache.geometries) {
@@ -550,6 +580,25 @@ impl SlotCache {
     pub fn snapshot(&self) -> Snapshot {
         self.shared.with(Core::retire_all);
         PageReader::new(self.counters.words()).map(|page| page.snapshot()).unwrap_or_default()
+    }
+
+    /// Waits until the host tier has all the memory that it will have; at once without one. Nothing else needs to wait for
+    /// that: what does not fit yet is dropped, and counted.
+    pub fn wait_tier(&self) {
+        if let Some(pinning) = &self.pinning {
+            pinning.wait();
+        }
+    }
+
+    /// Gives back pinned memory of the host tier, in whole pieces, at least `bytes` or all there is, and takes no more.
+    /// Groups there are forgotten; copies under way hold their piece until they have run. Answers how many bytes are on
+    /// their way back to the system.
+    pub fn give_back_tier(&self, bytes: u64) -> u64 {
+        if let Some(pinning) = &self.pinning {
+            pinning.stop();
+        }
+        let given = self.shared.with(|core| core.give_back_tier(bytes));
+        given.iter().map(spoc_bridge::GivenBack::bytes).sum()
     }
 
     pub(crate) fn arena(&self) -> &Arena {

@@ -100,6 +100,14 @@ pub enum ErrorKind {
         /// The budget.
         have_bytes: u64,
     },
+    /// The host has too little free memory.
+    #[error("host too small: {need_bytes} bytes needed for the host tier, {have_bytes} may be taken")]
+    HostTooSmall {
+        /// Bytes needed.
+        need_bytes: u64,
+        /// Bytes that may be taken.
+        have_bytes: u64,
+    },
     /// Sizes that do not fit 64 bits, or more tensors than can be numbered.
     #[error("the model's groups cannot be numbered or laid out in 64 bits")]
     CatalogueTooLarge,
@@ -175,7 +183,7 @@ impl ErrorKind {
             ErrorKind::NoSuchClass { .. } => "no_such_class",
             ErrorKind::TableTooSmall { .. } => "table_too_small",
             ErrorKind::DeviceTooSmall { .. } => "device_too_small",
-            ErrorKind::StagingTooSmall { .. } => "staging_too_small",
+            ErrorKind::StagingTooSmall { .. } | ErrorKind::HostTooSmall { .. } => "staging_too_small",
             ErrorKind::CatalogueTooLarge => "catalogue_too_large",
             ErrorKind::NoTensor { .. } => "no_tensor",
             ErrorKind::BadPattern { .. } => "bad_pattern",

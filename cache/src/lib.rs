@@ -64,6 +64,7 @@ mod slots;
 pub mod stats;
 mod sync;
 mod table;
+mod tier;
 mod wants;
 mod waves;
 
@@ -79,5 +80,6 @@ pub use readers::{Reader, ReaderAcquire, ReaderLease, ReaderPending};
 pub use slots::state::State;
 pub use spoc_bridge::{Missed, Rung};
 pub use table::DeviceTable;
+pub use tier::TierOptions;
 pub use wants::Claim;
 pub use waves::{Wave, Waves};

@@ -2,9 +2,11 @@
 //! marker implementations, each passing on what one side promises to what the other side asks.
 
 mod batch;
+mod berth;
 pub mod in_place;
 
 pub use batch::Batch;
+pub use berth::{Berth, Berths, GivenBack, Kept};
 pub use in_place::{InPlace, Within};
 
 use spoc_driver::{Device, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned};

@@ -79,23 +79,28 @@ impl Core {
 
     pub(super) fn start_fill(&mut self, slot: u32, class: ReadClass) -> Result<()> {
         let entry = self.table.get(slot);
-        let item = self.models.item(entry.item);
+        let (entry_item, generation) = (entry.item, entry.generation);
+        let item = self.models.item(entry_item);
         if item.plan.reads().is_empty() {
             // Nothing but empty tensors: there is nothing to wait for, on the disk or on the device.
             self.table.get_mut(slot).settled = true;
             self.publish(slot);
             return Ok(());
         }
+        let plan = std::sync::Arc::clone(&item.plan);
         let place = self.arena.place(slot);
         let Some(segment) = self.arena.segment(place.segment) else { return Err(ErrorKind::Closed.into()) };
+        let held = self.held(entry_item);
+        self.table.get_mut(slot).from_tier = held.is_some();
         let job = self.feed.submit(Job {
-            plan: std::sync::Arc::clone(&item.plan),
+            plan,
             places: Places::One { segment, offset_bytes: place.offset_bytes },
             sink: std::sync::Arc::clone(&self.sink),
-            tag: tag(slot, entry.generation),
+            tag: tag(slot, generation),
             class,
             // A slot's last users may not have ended yet; the copy stream knows, the disk does not.
             in_place: None,
+            held,
         })?;
         self.table.get_mut(slot).job = Some(job);
         Ok(())
@@ -121,6 +126,13 @@ impl Core {
             self.counters.add(Counter::ReleaseWaits, read);
             waits |= read > 0;
         }
+        if let Some(read_out) = self.tier.as_mut().and_then(|tier| tier.take_read_out(slot)) {
+            // An event that reports an error belongs to a stream that failed: what it had to do no longer runs.
+            if let Ok(false) = read_out.query() {
+                copies.wait(&read_out)?;
+                waits = true;
+            }
+        }
         self.tell_device(copies)?;
         // From here on the copy stream carries the order; a later fill comes behind it on the same stream.
         self.table.get_mut(slot).drains.clear();
@@ -136,6 +148,7 @@ impl Core {
         copies.record(&self.table.get(slot).ready)?;
         let item = self.table.get(slot).item;
         self.publish(slot);
+        self.promoted(slot);
         self.note_moved(item);
         self.tell_device(copies)?;
         if self.table.state(slot) == State::Resident {
@@ -195,6 +208,9 @@ impl Core {
         self.last_error = Some(error.clone());
         self.log(LogKind::FillFailed, cause, item, slot);
         self.note_wasted(slot);
+        if cause == Cause::Copy {
+            self.distrust(item);
+        }
         let now = self.counters.now_ns();
         self.models.blame(item, now);
         self.forget(slot);

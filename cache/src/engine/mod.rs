@@ -20,6 +20,7 @@ mod resize;
 mod reuse;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod visits;
 mod words;
 
@@ -39,6 +40,7 @@ use crate::slots::SlotTable;
 use crate::slots::state::State;
 use crate::stats::layout as at;
 use crate::stats::{Counters, LogKind, PageOwner};
+use crate::tier::Tier;
 use acquire::Ticket;
 use ahead::Ahead;
 use drains::Drains;
@@ -83,6 +85,8 @@ pub(crate) struct Core {
     awaiting: Awaiting,
     /// The slot table in device memory, if one was asked for.
     mirror: Option<Mirror>,
+    /// Where groups stay that left their slots, if anywhere.
+    tier: Option<Tier>,
     leases: u64,
     in_flight_bytes: u64,
     /// Epoch in which an item was last seen in a set, and where: finds duplicates in one pass.
@@ -114,6 +118,7 @@ pub(crate) struct Parts {
     pub readers: Registry,
     /// Device memory for the slot table, for how many items, and whether the device can write words by itself.
     pub table: Option<(Segment, u32, bool)>,
+    pub tier: Option<Tier>,
 }
 
 impl Core {
@@ -144,6 +149,7 @@ impl Core {
             mirror: parts
                 .table
                 .map(|(segment, items_max, by_value)| Mirror::new(segment, items_max, by_value)),
+            tier: parts.tier,
             leases: 0,
             in_flight_bytes: 0,
             seen: Vec::new(),
@@ -167,6 +173,7 @@ impl Core {
     fn publish_snapshot(&self) {
         let counts = self.table.counts();
         self.counters.governor(self.governor.is_off());
+        let (tier_bytes, tier_room) = self.tier.as_ref().map_or((0, 0), Tier::bytes);
         let states = |state: State| (at::S_STATES + state as usize, counts[state as usize]);
         self.counters.snapshot(&[
             states(State::Free),
@@ -179,6 +186,8 @@ impl Core {
             (at::S_IN_FLIGHT_BYTES, self.in_flight_bytes),
             (at::S_QUEUED, self.queue.len() as u64),
             (at::S_LEASES, self.leases),
+            (at::S_TIER_BYTES, tier_bytes),
+            (at::S_TIER_ROOM_BYTES, tier_room),
         ]);
     }
 
@@ -219,6 +228,9 @@ impl Core {
 
     /// What is to be looked at now and then, while little happens.
     pub fn tick(&mut self) {
+        if let Some(tier) = &mut self.tier {
+            tier.settle();
+        }
         // The pump's own page beats by itself; this one may be another.
         self.counters.beat();
         self.retire_all();

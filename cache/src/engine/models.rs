@@ -85,6 +85,8 @@ pub(super) struct Item {
     /// The class of slots that it goes into.
     pub pool: u32,
     pub bytes: u64,
+    /// With the gaps between tensors: what of a slot is its own.
+    pub slot_bytes: u64,
     pub plan: Arc<ReadPlan>,
     /// How many want it kept for good.
     pins: u32,
@@ -258,6 +260,7 @@ impl Core {
                 position: group.position,
                 pool,
                 bytes: group.tensor_bytes,
+                slot_bytes: group.slot_bytes,
                 plan,
                 pins: 0,
                 retained_until: 0,
@@ -278,6 +281,9 @@ impl Core {
             None => {
                 for pool in &mut self.pools {
                     pool.policy.add_model(&positions);
+                }
+                if let Some(tier) = &mut self.tier {
+                    tier.add_model(&positions);
                 }
                 self.reuse.add_model(&positions);
             }
@@ -349,6 +355,7 @@ impl Core {
                 self.unlist(slot);
                 self.evict(slot, Cause::Closed);
             }
+            self.distrust(item);
             let entry = &mut self.models.items[item as usize];
             if std::mem::take(&mut entry.pins) > 0 {
                 self.pools[entry.pool as usize].pinned -= 1;

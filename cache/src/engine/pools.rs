@@ -228,6 +228,7 @@ impl Core {
                 self.counters.add(Counter::EvictionsDraining, 1);
             }
         }
+        self.demote(slot, cause);
         self.note_wasted(slot);
         if self.models.is_pinned(item) && cause != Cause::Closed {
             // Only the slot goes: it is read again elsewhere.

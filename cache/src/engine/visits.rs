@@ -15,6 +15,9 @@ impl Core {
         for pool in &mut self.pools {
             pool.policy.visit(items);
         }
+        if let Some(tier) = &mut self.tier {
+            tier.visit(items);
+        }
         let Some(&first) = items.first() else { return };
         let position = self.models.position(first);
         self.reuse.visit(items, position, &self.counters);

@@ -229,6 +229,7 @@ fn stream(
         tag: 0,
         class: ReadClass::Demand,
         in_place,
+        held: None,
     })?;
     sink.wait(|| pump.cancel(job))
 }

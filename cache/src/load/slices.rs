@@ -172,7 +172,7 @@ impl SliceSink {
     ) -> Result<()> {
         let sink = Arc::clone(self) as Arc<dyn Sink>;
         let (plan, class) = (Arc::new(plan), ReadClass::Demand);
-        pump.submit(Job { plan, places, sink, tag, class, in_place: None })?;
+        pump.submit(Job { plan, places, sink, tag, class, in_place: None, held: None })?;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What the pump was asked for: a table of jobs, and those that the reader's queue had no room for.
 
 use crate::{Error, ErrorKind, Result};
+use spoc_bridge::Kept;
 use spoc_driver::{Segment, Stream};
 use spoc_io::{HostTargets, ReadClass, ReadPlan, ReadRequest, Reader, ReaderReport, RequestId};
 use std::collections::VecDeque;
@@ -26,7 +27,7 @@ impl JobId {
 
 /// What takes jobs: the pump, or a test in its place. Neither call blocks or calls a sink.
 pub(crate) trait Feed: Send + Sync {
-    /// Begins a job. Its plan has at least one read.
+    /// Begins a job. Its plan has at least one read, or its bytes are in the host tier.
     fn submit(&self, job: Job) -> Result<JobId>;
     /// Nobody wants the job any more; its sink still hears of its end.
     fn cancel(&self, job: JobId);
@@ -99,6 +100,8 @@ pub(crate) struct Job {
     pub class: ReadClass,
     /// Targets that the reader may fill itself.
     pub in_place: Option<Arc<dyn HostTargets>>,
+    /// All bytes of the first target, in the host tier: nothing is read.
+    pub held: Option<Arc<Kept>>,
 }
 
 /// What the thread needs of a job for one chunk.
@@ -126,6 +129,7 @@ struct Entry {
     generation: u32,
     work: Option<Work>,
     in_place: Option<Arc<dyn HostTargets>>,
+    held: Option<Arc<Kept>>,
     class: ReadClass,
     request: Option<RequestId>,
     reads_left: u32,
@@ -137,6 +141,8 @@ struct Table {
     entries: Vec<Entry>,
     unused: Vec<u32>,
     waiting: VecDeque<JobId>,
+    /// Jobs whose bytes are in the host tier.
+    held: VecDeque<JobId>,
     watchers: Vec<Weak<dyn Sink>>,
     /// Reads handed to the reader that have not come back.
     reads_out: u64,
@@ -158,6 +164,7 @@ impl Jobs {
             entries: Vec::new(),
             unused: Vec::new(),
             waiting: VecDeque::new(),
+            held: VecDeque::new(),
             watchers: Vec::new(),
             reads_out: 0,
             ended: false,
@@ -174,7 +181,12 @@ impl Jobs {
         if table.ended || table.reader.is_none() {
             return Err(closed());
         }
+        let held = job.held.is_some();
         let id = table.enter(job);
+        if held {
+            table.held.push_back(id);
+            return Ok(id);
+        }
         // Those that waited before go first, but for those of lesser classes.
         let class = table.find(id).map_or(ReadClass::Refill, |entry| entry.class);
         let mut before = table.waiting.iter().map(|waiting| table.entries[waiting.index as usize].class);
@@ -249,6 +261,18 @@ impl Jobs {
         None
     }
 
+    /// The next job whose bytes are in the host tier.
+    pub(super) fn next_held(&self) -> Option<(Work, Arc<Kept>)> {
+        let mut table = self.lock();
+        loop {
+            let id = table.held.pop_front()?;
+            let Some(entry) = table.find(id) else { continue };
+            if let (Some(work), Some(kept)) = (entry.work.clone(), entry.held.take()) {
+                return Some((work, kept));
+            }
+        }
+    }
+
     /// The job of a completion, which counts as returned.
     pub(super) fn arrived(&self, id: JobId) -> Option<Work> {
         let mut table = self.lock();
@@ -307,6 +331,7 @@ impl Jobs {
         let mut table = self.lock();
         table.ended = true;
         table.waiting.clear();
+        table.held.clear();
         (0..table.entries.len())
             .filter_map(|index| {
                 let index = u32::try_from(index).ok()?;
@@ -347,6 +372,7 @@ impl Table {
                 generation: 0,
                 work: None,
                 in_place: None,
+                held: None,
                 class: ReadClass::Demand,
                 request: None,
                 reads_left: 0,
@@ -360,7 +386,9 @@ impl Table {
         entry.class = job.class;
         entry.in_place = job.in_place;
         entry.request = None;
-        entry.reads_left = u32::try_from(job.plan.reads().len()).unwrap_or(u32::MAX);
+        let reads = if job.held.is_some() { 0 } else { job.plan.reads().len() };
+        entry.reads_left = u32::try_from(reads).unwrap_or(u32::MAX);
+        entry.held = job.held;
         entry.copies_in_flight = 0;
         entry.work = Some(Work {
             id,
@@ -395,7 +423,7 @@ impl Table {
 
     fn leave(&mut self, id: JobId) -> Option<Work> {
         let entry = self.find(id)?;
-        entry.in_place = None;
+        (entry.in_place, entry.held) = (None, None);
         let work = entry.work.take();
         self.unused.push(id.index);
         work

@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     pub jobs: Jobs,
     pub counters: Counters,
     pub stopping: AtomicBool,
+    /// Has the thread look for jobs that no completion tells of.
+    wake: crossbeam_channel::Sender<()>,
 }
 
 /// A reader, a staging ring and a copy thread for one device.
@@ -144,15 +146,17 @@ impl Pump {
         let reader_options = ReaderOptions { numa_node: beside, fixed_buffers, ..options.reader.clone() };
         let reader = Reader::start(Arc::clone(&memory) as Arc<dyn HostRegion>, reader_options)?;
         let completions = reader.completions().clone();
+        let (wake, woken) = crossbeam_channel::bounded(1);
         let shared = Arc::new(Shared {
             jobs: Jobs::new(reader),
             counters: options.counters.unwrap_or_else(|| Counters::on_heap(0)),
             stopping: AtomicBool::new(false),
+            wake,
         });
         let copies =
             device.create_stream(StreamOptions { non_blocking: true, ..StreamOptions::default() })?;
         let (to_serve, ring) = (Arc::clone(&shared), Arc::clone(&memory));
-        let thread = thread::Copier::new(device, to_serve, completions, ring, copies, chunks)?;
+        let thread = thread::Copier::new(device, to_serve, (completions, woken), ring, copies, chunks)?;
         let thread = std::thread::Builder::new()
             .name("spoc-pump".to_owned())
             .spawn(move || thread.run())
@@ -231,7 +235,13 @@ impl Pump {
 
 impl Feed for Pump {
     fn submit(&self, job: Job) -> Result<JobId> {
-        self.shared.jobs.submit(job)
+        let held = job.held.is_some();
+        let id = self.shared.jobs.submit(job)?;
+        if held {
+            // Full: it is about to look.
+            let _ = self.shared.wake.try_send(());
+        }
+        Ok(id)
     }
 
     fn cancel(&self, job: JobId) {

@@ -8,8 +8,8 @@ use super::Shared;
 use super::jobs::{Begin, JobId, Work};
 use crate::stats::layout::Counter;
 use crate::{Error, ErrorKind, Result};
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
-use spoc_bridge::{Batch, RingMemory};
+use crossbeam_channel::{Receiver, TryRecvError};
+use spoc_bridge::{Batch, Kept, RingMemory};
 use spoc_driver::{Device, Event, Stream};
 use spoc_io::{Chunk, Completion};
 use std::collections::VecDeque;
@@ -27,6 +27,9 @@ const GLANCE_STANDING: Duration = Duration::from_millis(10);
 /// How often it looks at others.
 const GLANCE: Duration = Duration::from_millis(1);
 
+/// How often it looks at copies into the host tier that a fill waits for.
+const GLANCE_JOINED: Duration = Duration::from_micros(50);
+
 /// Chunks enqueued together, at most. More gain nothing, and come back to the ring later.
 const BATCH_MAX: usize = 8;
 
@@ -42,6 +45,8 @@ struct Held {
 pub(super) struct Copier {
     shared: Arc<Shared>,
     completions: Receiver<Completion>,
+    /// Something came that no completion tells of.
+    woken: Receiver<()>,
     ring: Arc<RingMemory>,
     copies: Stream,
     batch: Batch,
@@ -57,6 +62,8 @@ pub(super) struct Copier {
     chunks: usize,
     /// Work was enqueued behind releases of leases: the copy stream may stand until launches have ended.
     may_stand: bool,
+    /// Jobs whose bytes are still on their way into the host tier.
+    joined: Vec<(Work, Arc<Kept>)>,
     last_beat: Instant,
 }
 
@@ -70,7 +77,7 @@ impl Copier {
     pub fn new(
         device: &Device,
         shared: Arc<Shared>,
-        completions: Receiver<Completion>,
+        (completions, woken): (Receiver<Completion>, Receiver<()>),
         ring: Arc<RingMemory>,
         copies: Stream,
         chunks: usize,
@@ -83,6 +90,7 @@ impl Copier {
         Ok(Copier {
             shared,
             completions,
+            woken,
             ring,
             copies,
             batch: Batch::new(batch_max, chunks),
@@ -93,6 +101,7 @@ impl Copier {
             events,
             chunks,
             may_stand: false,
+            joined: Vec::new(),
             last_beat: Instant::now(),
         })
     }
@@ -104,6 +113,7 @@ impl Copier {
                 Next::Again => {}
                 Next::Stop => break,
             }
+            self.take_held();
             self.hand_over_waiting();
         }
     }
@@ -119,7 +129,8 @@ impl Copier {
         }
         let reads_out = self.shared.jobs.reads_out() > 0;
         // Copies that stand behind a launch must not keep others from being enqueued, either.
-        let reader_first = (reads_out || self.may_stand) && self.in_flight.len() <= self.chunks / 2;
+        let reader_first = (reads_out || self.may_stand || !self.joined.is_empty())
+            && self.in_flight.len() <= self.chunks / 2;
         if self.in_flight.is_empty() || reader_first {
             self.wait_for_read(reads_out)
         } else {
@@ -130,19 +141,22 @@ impl Copier {
     fn wait_for_read(&mut self, reads_out: bool) -> Next {
         let began = Instant::now();
         let patience = match (self.in_flight.is_empty(), self.may_stand) {
+            _ if !self.joined.is_empty() => GLANCE_JOINED,
             (true, _) => BEAT,
             (false, true) => GLANCE_STANDING,
             (false, false) => GLANCE,
         };
-        let received = self.completions.recv_timeout(patience);
+        let received = crossbeam_channel::select! {
+            recv(self.completions) -> received => received.map_or(Next::Stop, Next::Chunk),
+            recv(self.woken) -> _ => Next::Again,
+            default(patience) => Next::Again,
+        };
         if reads_out && self.in_flight.is_empty() {
             self.shared.counters.add_time(Counter::WaitReadsNs, began.elapsed());
         }
         match received {
-            Ok(completion) => Next::Chunk(completion),
-            Err(RecvTimeoutError::Disconnected) => Next::Stop,
-            Err(RecvTimeoutError::Timeout) if self.shared.stopping.load(Ordering::Acquire) => Next::Stop,
-            Err(RecvTimeoutError::Timeout) => Next::Again,
+            Next::Again if self.shared.stopping.load(Ordering::Acquire) => Next::Stop,
+            next => next,
         }
     }
 
@@ -292,6 +306,64 @@ impl Copier {
             }
         }
         self.pending.push(Held { job: work.id, work: work.clone(), bytes });
+        Ok(true)
+    }
+
+    /// Jobs whose bytes are in the host tier: a copy each.
+    fn take_held(&mut self) {
+        let mut joined = std::mem::take(&mut self.joined);
+        joined.extend(std::iter::from_fn(|| self.shared.jobs.next_held()));
+        for (work, kept) in joined.drain(..) {
+            if self.shared.jobs.is_dead(work.id) {
+                self.step_held(&work, false);
+                continue;
+            }
+            if let Ok(false) = kept.is_there() {
+                self.joined.push((work, kept));
+                continue;
+            }
+            // The stream may be made to wait: not for what others have in the batch.
+            self.flush();
+            match self.promote(&work, &kept) {
+                Ok(true) => self.publish(work.id, &work),
+                Ok(false) => self.step_held(&work, false),
+                Err(error) => {
+                    self.fail(&work, &error, true);
+                    self.step_held(&work, false);
+                }
+            }
+        }
+        if self.joined.is_empty() {
+            // Its room is used again.
+            self.joined = joined;
+        }
+    }
+
+    fn step_held(&self, work: &Work, held: bool) {
+        if self.shared.jobs.step(work.id, held, false).ended {
+            work.sink.ended(work.tag);
+        }
+    }
+
+    /// Enqueues the copy out of the tier. False if nobody wants it any more.
+    fn promote(&mut self, work: &Work, kept: &Kept) -> Result<bool> {
+        let began = Instant::now();
+        match work.sink.begin(work.tag, &self.copies)? {
+            Begin::Skip => {
+                self.shared.jobs.kill(work.id);
+                return Ok(false);
+            }
+            Begin::Go => {}
+            Begin::GoBehindReleases => self.may_stand = true,
+        }
+        self.shared.jobs.set_begun(work.id);
+        let (dst, base) = work.places.of(0).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+        kept.copy_to(&self.copies, dst, base)?;
+        let bytes = kept.len_bytes() as u64;
+        self.shared.counters.add(Counter::Copies, 1);
+        self.step_held(work, true);
+        self.in_flight.push_back(Held { job: work.id, work: work.clone(), bytes });
+        self.seal(1, began);
         Ok(true)
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct Slot {
     pub hinted_until: u64,
     /// Whether the copies of the current fill are known to have run.
     pub settled: bool,
+    /// Whether the current fill came from the host tier.
+    pub from_tier: bool,
     /// The running fill's job, until the pump said that nothing of it is in flight.
     pub job: Option<JobId>,
     /// Sets that wait for the running fill.
@@ -74,6 +76,7 @@ impl Slot {
             speculative: false,
             hinted_until: 0,
             settled: true,
+            from_tier: false,
             job: None,
             waiters: Vec::with_capacity(4),
             drains: Vec::with_capacity(4),

@@ -167,11 +167,29 @@ pub enum Counter {
     MissesCapacity,
     /// Such misses with fewer loads since: another choice of what leaves would have kept them.
     MissesPolicy,
+    /// Fills that the host tier serves: begun.
+    TierHits,
+    /// Bytes of which copies from the host tier into slots were enqueued.
+    TierOutBytes,
+    /// Bytes of which copies from slots into the host tier were enqueued.
+    TierInBytes,
+    /// Groups that left the host tier for others.
+    TierEvictions,
+    /// Groups that left their slot and were not kept: too much was on its way to the tier.
+    TierDroppedBusy,
+    /// Groups not kept because no berth was free: none is there yet, or copies hold them.
+    TierDroppedFull,
+    /// Groups not kept because their slot's memory was being given back.
+    TierDroppedLeaving,
+    /// Groups not kept because the copy into the tier was refused, or failed.
+    TierDroppedFailed,
+    /// Bytes that the host tier was to have and has not: they could not be had, or not be pinned.
+    TierUnpinnedBytes,
 }
 
 impl Counter {
     /// Every counter, in the order of their words.
-    pub const ALL: [Counter; 38] = [
+    pub const ALL: [Counter; 47] = [
         Counter::Requested,
         Counter::Hits,
         Counter::Misses,
@@ -210,6 +228,15 @@ impl Counter {
         Counter::MissesCold,
         Counter::MissesCapacity,
         Counter::MissesPolicy,
+        Counter::TierHits,
+        Counter::TierOutBytes,
+        Counter::TierInBytes,
+        Counter::TierEvictions,
+        Counter::TierDroppedBusy,
+        Counter::TierDroppedFull,
+        Counter::TierDroppedLeaving,
+        Counter::TierDroppedFailed,
+        Counter::TierUnpinnedBytes,
     ];
 
     /// Its name in JSON and metrics.
@@ -254,6 +281,15 @@ impl Counter {
             Counter::MissesCold => "misses_cold",
             Counter::MissesCapacity => "misses_capacity",
             Counter::MissesPolicy => "misses_policy",
+            Counter::TierHits => "tier_hits",
+            Counter::TierOutBytes => "tier_out_bytes",
+            Counter::TierInBytes => "tier_in_bytes",
+            Counter::TierEvictions => "tier_evictions",
+            Counter::TierDroppedBusy => "tier_dropped_busy",
+            Counter::TierDroppedFull => "tier_dropped_full",
+            Counter::TierDroppedLeaving => "tier_dropped_leaving",
+            Counter::TierDroppedFailed => "tier_dropped_failed",
+            Counter::TierUnpinnedBytes => "tier_unpinned_bytes",
         }
     }
 }
@@ -275,6 +311,10 @@ pub const S_IN_FLIGHT_BYTES: usize = 8;
 pub const S_QUEUED: usize = 9;
 /// Leases out.
 pub const S_LEASES: usize = 10;
+/// Bytes of the groups in the host tier, or on their way there.
+pub const S_TIER_BYTES: usize = 11;
+/// Bytes of the host tier's pinned memory.
+pub const S_TIER_ROOM_BYTES: usize = 12;
 
 /// Words of one slot record.
 pub const SLOT_WORDS: usize = 8;

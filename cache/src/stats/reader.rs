@@ -83,6 +83,10 @@ pub struct Snapshot {
     pub queued: u64,
     /// Leases out.
     pub leases: u64,
+    /// Bytes of the groups in the host tier, or on their way there.
+    pub tier_bytes: u64,
+    /// Bytes of the host tier's pinned memory.
+    pub tier_room_bytes: u64,
 }
 
 /// One slot.
@@ -293,6 +297,8 @@ impl<'a> Reader<'a> {
             in_flight_bytes: self.get(base + at::S_IN_FLIGHT_BYTES),
             queued: self.get(base + at::S_QUEUED),
             leases: self.get(base + at::S_LEASES),
+            tier_bytes: self.get(base + at::S_TIER_BYTES),
+            tier_room_bytes: self.get(base + at::S_TIER_ROOM_BYTES),
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 pub const GROUPS: u32 = 7;
 /// Four reads a group.
-const GROUP_BYTES: usize = 3 * 4096 + 1000;
+pub const GROUP_BYTES: usize = 3 * 4096 + 1000;
 /// A slot that holds one, on the fake.
 pub const SLOT_BYTES: u64 = (GROUP_BYTES as u64).next_multiple_of(4096);
 
@@ -131,6 +131,7 @@ impl Harness {
             options,
         )
         .unwrap();
+        cache.wait_tier();
         let model = cache.register(catalogue).unwrap();
         let keys = cache.keys(model);
         let copies = device.create_stream(StreamOptions::default()).unwrap();
@@ -164,14 +165,15 @@ impl Harness {
     }
 
     fn reads(running: &Running) -> usize {
-        running.job.plan.reads().len()
+        if running.job.held.is_some() { 1 } else { running.job.plan.reads().len() }
     }
 
     /// The next chunk of a job arrives, or its read fails.
     pub fn deliver(&self, index: usize, outcome: std::result::Result<(), Error>) -> Did {
         let Some(mut running) = self.take(index) else { return Did::Nothing };
         let mut did = Did::Nothing;
-        if running.delivered < Harness::reads(&running) {
+        let joins = running.job.held.as_ref().is_some_and(|kept| !kept.is_there().unwrap());
+        if running.delivered < Harness::reads(&running) && (running.dead || !joins) {
             let read = running.delivered;
             running.delivered += 1;
             match outcome {
@@ -196,6 +198,11 @@ impl Harness {
             }
             running.begun = true;
         }
+        if let Some(kept) = &running.job.held {
+            let (dst, base) = running.job.places.of(0).unwrap();
+            kept.copy_to(&self.copies, dst, base).unwrap();
+            return self.copied(running);
+        }
         let planned = &running.job.plan.reads()[read];
         let file = &running.job.plan.files()[planned.file as usize];
         let mut bytes = vec![0; planned.need.end as usize];
@@ -216,6 +223,11 @@ impl Harness {
             })
             .collect();
         self.copies.copy_to_device(self.control.source(bytes), &ranges).unwrap();
+        self.copied(running)
+    }
+
+    /// Copies of a job were enqueued.
+    fn copied(&self, running: &mut Running) -> Did {
         let event = self.device.create_event().unwrap();
         self.copies.record(&event).unwrap();
         running.in_flight.push(event);

@@ -13,6 +13,8 @@ mod schedules;
 #[cfg(not(shuttle))]
 mod single;
 #[cfg(not(shuttle))]
+mod tier;
+#[cfg(not(shuttle))]
 mod wild;
 #[cfg(not(shuttle))]
 mod words;

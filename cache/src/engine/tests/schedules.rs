@@ -5,7 +5,7 @@
 //! the acquire's wait and the release's event: if any copy could overtake it, some schedule reads the bytes of
 //! another group.
 
-use super::harness::{Did, GROUPS, Harness, SLOT_BYTES, bytes_of, read_error};
+use super::harness::{Did, GROUP_BYTES, GROUPS, Harness, SLOT_BYTES, bytes_of, read_error};
 use super::reference::{Reference, Set};
 use crate::cache::CacheOptions;
 use crate::engine::TicketState;
@@ -14,6 +14,7 @@ use crate::policy::PolicyKind;
 use crate::slots::NONE;
 use crate::slots::state::State;
 use crate::stats::layout::Counter;
+use crate::tier::TierOptions;
 use spoc_driver::{PendingRead, Stream, StreamOptions};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -54,15 +55,17 @@ struct Run {
     /// Launches: what they read, and what they must find.
     reads: Vec<(u32, PendingRead<Vec<u8>>)>,
     slots: u32,
+    tiered: bool,
 }
 
 impl Run {
-    fn new(seed: u64, slots: u32, policy: PolicyKind) -> Run {
+    fn new(seed: u64, slots: u32, policy: PolicyKind, tier: TierOptions) -> Run {
         // A slot a segment, and room for two more: so that slots can come and go.
         let options = CacheOptions {
             policy,
             slots_max: slots + 2,
             segment_bytes: SLOT_BYTES,
+            tier,
             ..CacheOptions::default()
         };
         let harness = Harness::with(slots, options);
@@ -72,7 +75,7 @@ impl Run {
         let reference = (policy == PolicyKind::Lru).then(|| Reference::new(slots as usize));
         let random = Random::new(seed);
         let (held, reads) = (BTreeMap::new(), Vec::new());
-        Run { random, harness, reference, streams, held, names: 0, reads, slots }
+        Run { random, harness, reference, streams, held, names: 0, reads, slots, tiered: tier.bytes > 0 }
     }
 
     fn acquire(&mut self) {
@@ -278,7 +281,10 @@ impl Run {
     fn act(&mut self) {
         let names: Vec<usize> = self.held.keys().copied().collect();
         let jobs = self.harness.jobs();
-        match self.random.below(19) {
+        match self.random.below(if self.tiered { 20 } else { 19 }) {
+            19 if self.random.below(40) == 0 => {
+                self.harness.cache.give_back_tier(1);
+            }
             16 => self.claim(),
             17 if self.random.below(3) == 0 => self.cancel(),
             18 if self.random.below(3) == 0 => self.resize(),
@@ -301,7 +307,27 @@ impl Run {
         }
     }
 
+    /// A chunk or two, and some of the device's work: groups must come and leave, and come again.
+    fn get_on(&mut self) {
+        let jobs = self.harness.jobs();
+        if let Some(index) = self.random.pick(&jobs) {
+            self.deliver(index, false);
+            self.retire(index);
+        }
+        for _ in 0..self.random.below(4) {
+            let busy = self.harness.control.busy_streams();
+            if let Some(stream) = self.random.pick(&busy) {
+                self.harness.control.step(stream);
+            }
+        }
+        let names: Vec<usize> = self.held.keys().copied().collect();
+        if names.len() > 3 {
+            self.random.pick(&names).into_iter().for_each(|name| self.let_go(name));
+        }
+    }
+
     fn check(&self) {
+        self.check_tier();
         let Some(reference) = &self.reference else { return };
         let cache = &self.harness.cache;
         cache.shared().with(|core| {
@@ -341,6 +367,24 @@ impl Run {
         assert_eq!(get(Counter::Hits) + get(Counter::Misses), get(Counter::Requested));
     }
 
+    /// What is kept is accounted for, and nothing is in two places but while it moves, or where that was asked for.
+    fn check_tier(&self) {
+        self.harness.cache.shared().with(|core| {
+            let Some(tier) = &core.tier else { return };
+            let kept: Vec<u32> = (0..GROUPS).filter(|&group| tier.has(group)).collect();
+            let (bytes, room) = tier.bytes();
+            assert_eq!(bytes, kept.len() as u64 * KEPT_BYTES);
+            assert!(kept.len() as u64 * SLOT_BYTES <= room, "{kept:?} in {room} bytes");
+            for group in kept {
+                let slot = core.slot_of[group as usize];
+                assert!(
+                    tier.is_inclusive() || slot == NONE || core.table.state(slot) == State::Loading,
+                    "group {group} is in slot {slot} and in the tier"
+                );
+            }
+        });
+    }
+
     /// Lets everything go, in random order, then looks for what is left.
     fn end(mut self) {
         while !self.held.is_empty() {
@@ -377,23 +421,41 @@ impl Run {
         drop((cache, copies, feed));
         drop(self.streams);
         assert_eq!(device.memory_in_use(), 0);
-        assert_eq!(control.live().segments, 0);
+        assert_eq!((control.live().segments, control.live().pinned), (0, 0));
     }
 }
 
+/// What is copied of a group.
+const KEPT_BYTES: u64 = (GROUP_BYTES as u64).next_multiple_of(256);
+
 fn schedules(first: u64, count: u64, policy: PolicyKind) {
+    schedules_with(first, count, policy, |_| TierOptions::default());
+}
+
+/// Bytes of fills that came from the tier.
+fn schedules_with(first: u64, count: u64, policy: PolicyKind, tier: impl Fn(u64) -> TierOptions) -> u64 {
+    let mut promoted = 0;
     for seed in first..first + count {
         let slots = 2 + u32::try_from(seed % 4).unwrap();
+        let tier = tier(seed);
         let ran = std::panic::catch_unwind(|| {
-            let mut run = Run::new(seed, slots, policy);
-            for _ in 0..120 {
+            let mut run = Run::new(seed, slots, policy, tier);
+            for _ in 0..if run.tiered { 400 } else { 120 } {
                 run.act();
                 run.check();
+                if run.tiered {
+                    run.get_on();
+                    run.check();
+                }
             }
+            let promoted = run.harness.cache.counters().get(Counter::TierOutBytes);
             run.end();
+            promoted
         });
-        assert!(ran.is_ok(), "schedule {seed} with {slots} slots and {policy}");
+        let ran = ran.unwrap_or_else(|_| panic!("schedule {seed} with {slots} slots, {policy} and {tier:?}"));
+        promoted += ran;
     }
+    promoted
 }
 
 /// Thousands by default; `SPOC_SCHEDULES` asks for more.
@@ -414,6 +476,17 @@ fn random_schedules_under_cycle_read_what_they_leased() {
 #[test]
 fn random_schedules_under_forecast_read_what_they_leased() {
     schedules(2_000_000_000, wanted(), PolicyKind::Forecast);
+}
+
+#[test]
+fn random_schedules_through_a_host_tier_read_what_they_leased() {
+    for inclusive in [false, true] {
+        let tier =
+            |seed| TierOptions { bytes: (1 + seed % 5) * SLOT_BYTES, inclusive, ..TierOptions::default() };
+        let promoted = schedules_with(3_000_000_000, wanted() / 32, PolicyKind::Lru, tier);
+        assert!(promoted > wanted() / 32 * SLOT_BYTES, "{promoted} bytes came from the tier");
+        schedules_with(4_000_000_000, wanted() / 32, PolicyKind::Forecast, tier);
+    }
 }
 
 #[test]

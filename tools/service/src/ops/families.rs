@@ -81,6 +81,15 @@ pub const fn of_counter(counter: Counter) -> (&'static str, Option<&'static str>
         Counter::SpeculationRefused => ("spoc_speculation", Some("refused")),
         Counter::SpeculationWastedBytes => ("spoc_speculation_wasted_bytes", None),
         Counter::EventsDropped => ("spoc_events_dropped", None),
+        Counter::TierHits => ("spoc_tier_hits", None),
+        Counter::TierOutBytes => ("spoc_tier_moved_bytes", Some("device")),
+        Counter::TierInBytes => ("spoc_tier_moved_bytes", Some("host")),
+        Counter::TierEvictions => ("spoc_tier_evictions", None),
+        Counter::TierDroppedBusy => ("spoc_tier_dropped", Some("busy")),
+        Counter::TierDroppedFull => ("spoc_tier_dropped", Some("full")),
+        Counter::TierDroppedLeaving => ("spoc_tier_dropped", Some("leaving")),
+        Counter::TierDroppedFailed => ("spoc_tier_dropped", Some("failed")),
+        Counter::TierUnpinnedBytes => ("spoc_tier_unpinned_bytes", None),
     }
 }
 
@@ -166,6 +175,26 @@ pub const FAMILIES: &[Family] = &[
         "Loads of groups: started, done, cancelled",
     ),
     family("spoc_evictions", Kind::Counter, SOURCE, "Groups evicted"),
+    family("spoc_tier_hits", Kind::Counter, SOURCE, "Loads of groups that the host tier served"),
+    family(
+        "spoc_tier_moved_bytes",
+        Kind::Counter,
+        &["arena", "device", "tier"],
+        "Bytes copied from the host tier to the device, and from the device to the host tier",
+    ),
+    family("spoc_tier_evictions", Kind::Counter, SOURCE, "Groups that left the host tier for others"),
+    family(
+        "spoc_tier_dropped",
+        Kind::Counter,
+        &["arena", "device", "reason"],
+        "Groups that left their slot and were not kept: busy, full, leaving, failed",
+    ),
+    family(
+        "spoc_tier_unpinned_bytes",
+        Kind::Counter,
+        SOURCE,
+        "Bytes that the host tier was to have and has not",
+    ),
     family(
         "spoc_evictions_draining",
         Kind::Counter,
