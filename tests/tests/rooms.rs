@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("spoc-proto", &[]),
     ("spoc-client", &["spoc-driver", "spoc-page", "spoc-proto"]),
     ("spoc-python", &["spoc-driver", "spoc-backends", "spoc-io", "spoc-cache"]),
-    ("spoc-service", &["spoc-driver", "spoc-io", "spoc-cache", "spoc-page", "spoc-proto"]),
+    ("spoc-service", &["spoc-driver", "spoc-io", "spoc-cache", "spoc-backends", "spoc-page", "spoc-proto"]),
     (
         "spoc-tools",
         &[

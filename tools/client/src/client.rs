@@ -167,7 +167,7 @@ impl Client {
     /// Gives an arena another number of slots.
     ///
     /// # Errors
-    /// `unknown_arena`, `timeout` while what is to go is held.
+    /// `unknown_arena`, `timed_out` while what is to go is held.
     pub async fn resize(&self, arena: &str, slots: u32, timeout: Duration) -> Result<pb::Arena> {
         let request = pb::ResizeRequest { arena: arena.into(), slots, timeout_ms: ms(timeout) };
         let answer = self.rpc()?.resize(request).await?.into_inner();

@@ -61,15 +61,20 @@ impl From<spoc_driver::Error> for Error {
     }
 }
 
+/// The kind that the service gave an error; none for what the transport says.
+pub(crate) fn kind_of(status: &Status) -> Option<&str> {
+    status.metadata().get(ERROR_KIND).and_then(|kind| kind.to_str().ok())
+}
+
 impl From<Status> for Error {
     fn from(status: Status) -> Error {
-        if let Some(kind) = status.metadata().get(ERROR_KIND).and_then(|kind| kind.to_str().ok()) {
+        if let Some(kind) = kind_of(&status) {
             return Error::sent(kind.to_owned(), status.message().to_owned());
         }
         // No trailer: the transport speaks, not the service.
         let kind = match status.code() {
             Code::Unavailable | Code::Unknown | Code::Cancelled => "service_unreachable",
-            Code::DeadlineExceeded => "timeout",
+            Code::DeadlineExceeded => "timed_out",
             _ => "protocol",
         };
         Error::new(kind, status.message())

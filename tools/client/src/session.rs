@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +12,11 @@ use spoc_driver::backend::Exported;
 use spoc_page::Words;
 use spoc_page::lend::{LendSocket, Packet};
 use spoc_proto::v1 as pb;
+use spoc_proto::v1::spoc_client::SpocClient;
+use tonic::transport::Channel;
 
 use crate::client::{Client, missing, ms};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, kind_of};
 use crate::lease::Lease;
 use crate::process::OwnProcess;
 
@@ -40,6 +43,8 @@ pub(crate) struct Shared {
     socket: Mutex<LendSocket>,
     imported: Mutex<HashMap<u64, Imported>>,
     lost: Mutex<Vec<(u64, String)>>,
+    /// The next request's tag.
+    tags: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -74,6 +79,28 @@ fn attach(path: &Path, first: &Packet) -> Result<(LendSocket, u64, [u8; 32], Wor
     }
 }
 
+/// A request that was sent: if it is given up, or its answer is lost, nobody here knows of the lease that it may have been
+/// answered with, and that is ended by the request's tag.
+struct Unanswered {
+    rpc: SpocClient<Channel>,
+    session: String,
+    /// 0 once it was answered.
+    tag: u64,
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.tag == 0 {
+            return;
+        }
+        let (mut rpc, session) = (self.rpc.clone(), std::mem::take(&mut self.session));
+        let request = pb::ReleaseRequest { session, leases: Vec::new(), tags: vec![self.tag] };
+        // A service that does not answer this either is gone, and the lease with it or adopted by its word.
+        runtime.spawn(async move { drop(rpc.release(request).await) });
+    }
+}
+
 /// Runs what waits for a socket on a thread that may.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -98,6 +125,7 @@ impl Session {
             socket: Mutex::new(socket),
             imported: Mutex::default(),
             lost: Mutex::default(),
+            tags: AtomicU64::new(1),
         };
         Ok(Session { client, shared: Arc::new(shared) })
     }
@@ -134,18 +162,20 @@ impl Session {
     }
 
     async fn lease(&self, what: pb::acquire_request::What, timeout_ms: u64) -> Result<Lease> {
-        let request =
-            pb::AcquireRequest { session: self.shared.id.clone(), tag: 0, what: Some(what), timeout_ms };
         let mut rpc = self.client.rpc()?;
-        let answer = match rpc.acquire(request.clone()).await.map_err(Error::from) {
+        let (session, tag) = (self.shared.id.clone(), self.shared.tags.fetch_add(1, Ordering::Relaxed));
+        let request = pb::AcquireRequest { session: session.clone(), tag, what: Some(what), timeout_ms };
+        let mut unanswered = Unanswered { rpc: rpc.clone(), session, tag };
+        let mut answer = rpc.acquire(request.clone()).await;
+        if answer.as_ref().err().and_then(kind_of) == Some("not_attached") {
             // The service was restarted, or the socket broke: attach again, once.
-            Err(error) if error.kind() == "not_attached" => {
-                self.reattach().await?;
-                rpc.acquire(request).await?
-            }
-            answer => answer?,
-        };
-        let lease = answer.into_inner().lease.ok_or_else(|| missing("the lease"))?;
+            self.reattach().await?;
+            answer = rpc.acquire(request).await;
+        }
+        if answer.as_ref().map_or_else(|status| kind_of(status).is_some(), |_| true) {
+            unanswered.tag = 0;
+        }
+        let lease = answer?.into_inner().lease.ok_or_else(|| missing("the lease"))?;
         Ok(Lease::new(Arc::clone(&self.shared), lease))
     }
 

@@ -151,3 +151,25 @@ fn without_async() {
     session.reattach().unwrap();
     assert_eq!(runtime.block_on(service.stop(Duration::from_secs(5))), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_is_given_up_at_any_moment_leaves_no_lease() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(config(folder.path(), ARENA)).await;
+    let client = Client::connect(socket(folder.path())).await.unwrap();
+    client.register(register(folder.path(), "a")).await.unwrap();
+    let session = client.session("test").await.unwrap();
+    session.acquire("ma", &[0], SECONDS).await.unwrap().release();
+    let mut given_up = 0;
+    // Before it is sent, under way, and behind its answer, which nobody reads.
+    for round in 0..400 {
+        let time = Duration::from_micros(round * 7 % 1500);
+        match tokio::time::timeout(time, session.acquire("ma", &[0], SECONDS)).await {
+            Ok(lease) => drop(lease.unwrap()),
+            Err(_) => given_up += 1,
+        }
+    }
+    assert!(given_up > 0);
+    leases_end(&client).await;
+    assert_eq!(service.stop(Duration::from_secs(5)).await, 0);
+}

@@ -296,7 +296,7 @@ pub struct Placement {
 pub struct AcquireRequest {
     #[prost(string, tag = "1")]
     pub session: ::prost::alloc::string::String,
-    /// Repeated in the answer.
+    /// Repeated in the answer, and good for `ReleaseRequest.tags`: its session's own, or 0.
     #[prost(uint64, tag = "2")]
     pub tag: u64,
     /// 0: as long as it takes.
@@ -403,6 +403,10 @@ pub struct ReleaseRequest {
     pub session: ::prost::alloc::string::String,
     #[prost(uint64, repeated, tag = "2")]
     pub leases: ::prost::alloc::vec::Vec<u64>,
+    /// Leases whose answers the caller never saw, as after a call that it gave up or a stream that was cut off: by the tags
+    /// of the requests, 0 apart. A request with such a tag that is still under way fails with `cancelled`.
+    #[prost(uint64, repeated, tag = "3")]
+    pub tags: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseResponse {

@@ -223,6 +223,7 @@ impl Arena {
         book: &SegmentBook,
         model: &Registered,
         groups: &[u32],
+        tag: u64,
     ) -> Result<pb::Lease> {
         let (mut slots, mut segments) = (Vec::with_capacity(groups.len()), Vec::<pb::Segment>::new());
         let mut bytes = 0u64;
@@ -245,7 +246,7 @@ impl Arena {
         }
         let ids = segments.iter().map(|segment| segment.id).collect();
         let held = || Held::Slots { segments: ids, model: Arc::clone(&model.name), bytes };
-        let grant = session.grant(bytes, held)?;
+        let grant = session.grant(bytes, tag, held)?;
         let told = grant.told();
         lease.release_at(grant.awaited, grant.value);
         Ok(pb::Lease { slots, segments, ..told })

@@ -7,48 +7,24 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Bytes, written with a unit: `64MiB`, `1.5GiB`, `4096`.
+/// Bytes, as every size of this project is written: `64MiB`, `64M`, `1.5GiB`, `2GB`, `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Size(pub u64);
 
-const UNITS: [(&str, u64); 9] = [
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("TiB", 1 << 40),
-    ("K", 1000),
-    ("M", 1_000_000),
-    ("G", 1_000_000_000),
-    ("T", 1_000_000_000_000),
-    ("", 1),
-];
+/// How a size is written.
+const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
 impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Size, String> {
-        let wrong = || {
-            format!("{text:?} is no size: expected bytes, or a number with K, M, G, T, KiB, MiB, GiB or TiB")
-        };
-        let (unit, factor) = UNITS.into_iter().find(|(unit, _)| text.ends_with(unit)).unwrap_or(("", 1));
-        let number = text[..text.len() - unit.len()].trim();
-        if let Ok(whole) = number.parse::<u64>() {
-            return whole.checked_mul(factor).map(Size).ok_or_else(wrong);
-        }
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        #[allow(clippy::cast_precision_loss)] // a factor is exact
-        let bytes = number * factor as f64;
-        if !(0.0..1e18).contains(&bytes) {
-            return Err(wrong());
-        }
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // in range, as just checked
-        Ok(Size(bytes as u64))
+        spoc_backends::parse_size(text).map(Size)
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = UNITS[..4].iter().rev().find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
+        let found = UNITS.iter().find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
         match found {
             Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
             None => write!(f, "{}", self.0),
@@ -146,6 +122,8 @@ pub struct Quota {
     pub keys: u32,
     /// Acquires of all clients that wait for disk or room.
     pub waiting: u32,
+    /// Requests of one process that are not answered yet, acquires on streams among them.
+    pub in_flight: u32,
     /// Bytes of a message.
     pub message: Size,
 }
@@ -158,6 +136,7 @@ impl Default for Quota {
             held: Size(0),
             keys: 65_536,
             waiting: 256,
+            in_flight: 128,
             message: Size(4 << 20),
         }
     }
@@ -352,9 +331,13 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (text, bytes) in
-            [("4096", 4096), ("64MiB", 64 << 20), ("1.5GiB", 3 << 29), ("2 G", 2_000_000_000), ("0", 0)]
-        {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("64MiB", 64 << 20),
+            ("1.5GiB", 3 << 29),
+            ("2 G", 2 << 30),
+            ("2GB", 2_000_000_000),
+        ] {
             assert_eq!(text.parse::<Size>().map(|size| size.0), Ok(bytes), "{text}");
         }
         for text in ["", "x", "-1", "1e30", "12 parsecs", "99999999999TiB", "NaN"] {
@@ -381,7 +364,7 @@ mod tests {
             ("socket = 3", "line 1"),
             ("\n\nsokcet = \"x\"", "line 3"),
             ("[quota]\nleases = -1", "line 2"),
-            ("staging = \"many\"", "is no size"),
+            ("staging = \"many\"", "is not a size"),
             ("socket_mode = \"999\"", "socket_mode"),
             ("park = \"attic\"", "park = \"attic\""),
             ("[[arena]]\nname = \"a\"\nclasses = []", "arena \"a\""),

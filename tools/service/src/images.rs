@@ -86,22 +86,32 @@ impl Image {
 
 /// Keeps an image from being evicted until it is dropped.
 #[derive(Debug)]
-pub struct ImageHold(Arc<Image>);
+pub struct ImageHold {
+    image: Arc<Image>,
+    is_counted: bool,
+}
 
 impl ImageHold {
     fn new(image: &Arc<Image>) -> ImageHold {
         image.leases.fetch_add(1, Ordering::AcqRel);
-        ImageHold(Arc::clone(image))
+        ImageHold { image: Arc::clone(image), is_counted: true }
     }
 
     pub fn image(&self) -> &Arc<Image> {
-        &self.0
+        &self.image
+    }
+
+    /// Keeps it no longer. Its memory goes with this value at the earliest, which may block.
+    pub fn let_go(&mut self) {
+        if std::mem::take(&mut self.is_counted) {
+            self.image.leases.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 
 impl Drop for ImageHold {
     fn drop(&mut self) {
-        self.0.leases.fetch_sub(1, Ordering::AcqRel);
+        self.let_go();
     }
 }
 

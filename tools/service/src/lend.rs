@@ -4,7 +4,7 @@ use crate::access::Peer;
 use crate::error::{Error, Result};
 use crate::session::Session;
 use crate::state::State;
-use spoc_page::lend::{LendListener, LendSocket, LentSegment, Packet, pidfd_of};
+use spoc_page::lend::{LendListener, LendSocket, LentSegment, Packet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ async fn client(socket: LendSocket, state: &Arc<State>) -> io::Result<()> {
         Ok(session) => session,
         Err(error) => return refuse(&socket, &error),
     };
-    watch_process(&session, state);
+    watch_process(&session, state, socket.get_ref().peer_pidfd());
     // Before the client can have a lease of it.
     state.parking.session(&session);
     let Peer { pid, uid, .. } = peer;
@@ -150,14 +150,13 @@ fn segment(id: u64, session: &Session, state: &State) -> Result<(LentSegment, Ow
     Ok((lent, exported.descriptor))
 }
 
-/// Sees the process of a session end, whatever becomes of its socket.
-pub fn watch_process(session: &Arc<Session>, state: &Arc<State>) {
+/// Sees the process of a session end, whatever becomes of its socket. `process` is its pidfd.
+pub fn watch_process(session: &Arc<Session>, state: &Arc<State>, process: io::Result<OwnedFd>) {
     let pid = session.peer().pid;
     if !session.begin_watch(pid) {
         return;
     }
-    let process = pidfd_of(pid).and_then(watched);
-    let process = match process {
+    let process = match process.and_then(watched) {
         Ok(process) => process,
         Err(error) => {
             session.end_watch(pid);

@@ -17,6 +17,7 @@
 mod access;
 mod adopt;
 mod arenas;
+mod clients;
 mod config;
 mod error;
 mod events;

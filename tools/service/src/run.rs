@@ -17,7 +17,7 @@ use crate::rpc::Rpc;
 use crate::state::{MakeCounters, State};
 use rustix::rand::{GetRandomFlags, getrandom};
 use spoc_driver::Device;
-use spoc_page::lend::LendListener;
+use spoc_page::lend::{LendListener, pidfd_of};
 use spoc_page::remove_leftover_socket;
 use spoc_proto::v1::spoc_server::SpocServer;
 use std::os::unix::fs::PermissionsExt;
@@ -32,6 +32,8 @@ use tonic::transport::Server;
 
 /// How often words are looked at that nobody tells of.
 const SWEEP: Duration = Duration::from_millis(50);
+/// … and while an acquire waits for room that they may make.
+const SWEEP_FOR_WAITERS: Duration = Duration::from_millis(1);
 
 /// A running service.
 pub struct Service {
@@ -199,7 +201,8 @@ async fn take_over(state: State, parked: Parked) -> Result<(Arc<State>, Survived
     let (survived, sessions) =
         adopting.map_err(|error| Error::new("internal", format!("adopting: {error}")))?;
     for session in &sessions {
-        lend::watch_process(session, &state);
+        // Its start was compared just now: the number is still its own.
+        lend::watch_process(session, &state, pidfd_of(session.peer().pid));
     }
     Ok((state, survived))
 }
@@ -292,14 +295,16 @@ async fn serve(
     }
 }
 
-/// Words are written by clients and their devices, and tell nobody.
+/// Words are written by clients and their devices, and tell nobody: they are looked at, more often while somebody waits
+/// for what they end.
 async fn sweep(state: Arc<State>, mut stop: watch::Receiver<bool>) {
-    let mut ticks = tokio::time::interval(SWEEP);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
+        let step = if state.are_waiting() { SWEEP_FOR_WAITERS } else { SWEEP };
         tokio::select! {
-            _ = ticks.tick() => state.sweep(),
+            () = tokio::time::sleep(step) => {}
+            () = state.somebody_waits.notified() => {}
             _ = stop.wait_for(|stop| *stop) => return,
         }
+        state.sweep();
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::access::Peer;
 use crate::arenas::ArenaBook;
+use crate::clients::Clients;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::events::Events;
@@ -36,6 +37,11 @@ pub struct State {
     pub counters: MakeCounters,
     /// Acquires that may wait.
     pub waiting: Arc<Semaphore>,
+    waiting_max: usize,
+    /// One more waits.
+    pub somebody_waits: Notify,
+    /// Requests in flight.
+    pub clients: Clients,
     /// Something that is held has ended.
     pub released: Notify,
     pub instance: String,
@@ -68,7 +74,10 @@ impl State {
             parking,
             events: Events::new(),
             counters,
+            waiting_max: waiting.available_permits(),
             waiting,
+            somebody_waits: Notify::new(),
+            clients: Clients::default(),
             released: Notify::new(),
             instance,
             began,
@@ -125,6 +134,11 @@ impl State {
             return Err(Error::new("draining", "the service is being drained: no new work is taken"));
         }
         Ok(())
+    }
+
+    /// Whether an acquire waits for disk or room.
+    pub fn are_waiting(&self) -> bool {
+        self.waiting.available_permits() < self.waiting_max
     }
 
     /// Looks at every word, and tells caches and those that wait for room.

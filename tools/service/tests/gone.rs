@@ -33,7 +33,9 @@ async fn an_acquire_that_was_given_up_holds_neither_a_lease_nor_a_place() {
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
     assert_eq!(leases(&mut rpc).await, 1);
-    rpc.release(pb::ReleaseRequest { session: session.id.clone(), leases: vec![held.id] }).await.unwrap();
+    rpc.release(pb::ReleaseRequest { session: session.id.clone(), leases: vec![held.id], tags: Vec::new() })
+        .await
+        .unwrap();
     let all = rpc.acquire(session.keys("m", &[4, 5, 6, 7])).await.unwrap().into_inner().lease.unwrap();
     assert_eq!((all.slots.len(), leases(&mut rpc).await), (4, 1));
 }
@@ -49,7 +51,9 @@ async fn memory_that_was_lent_is_free_when_its_arena_goes() {
     let (session, bytes) = session.read(lease.segments[0].id).await;
     bytes.unwrap();
     assert_eq!(rpc.list_models(pb::ListModelsRequest {}).await.unwrap().into_inner().models[0].leases, 1);
-    rpc.release(pb::ReleaseRequest { session: session.id.clone(), leases: vec![lease.id] }).await.unwrap();
+    rpc.release(pb::ReleaseRequest { session: session.id.clone(), leases: vec![lease.id], tags: Vec::new() })
+        .await
+        .unwrap();
     rpc.unregister_model(pb::UnregisterModelRequest { model: "m".into() }).await.unwrap();
     eventually("the memory goes", async || running.device.memory_in_use() == before).await;
 }

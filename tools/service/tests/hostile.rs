@@ -87,7 +87,11 @@ async fn call(dice: &mut Dice, rpc: &mut Rpc, good: &[String]) -> Result<(), Sta
             rpc.acquire(pb::AcquireRequest { session, tag: dice.number(), what, timeout_ms }).await.map(drop)
         }
         1 => rpc
-            .release(pb::ReleaseRequest { session, leases: vec![dice.number(), dice.number(), 1] })
+            .release(pb::ReleaseRequest {
+                session,
+                leases: vec![dice.number(), dice.number(), 1],
+                tags: Vec::new(),
+            })
             .await
             .map(drop),
         2 => {
@@ -181,9 +185,13 @@ async fn any_request_is_answered_and_the_service_goes_on() {
         }
     }
     assert!(fine > 100 && refused > 1000, "{fine} fine, {refused} refused");
-    rpc.release(pb::ReleaseRequest { session: session.id.clone(), leases: (0..5000).collect() })
-        .await
-        .unwrap();
+    rpc.release(pb::ReleaseRequest {
+        session: session.id.clone(),
+        leases: (0..5000).collect(),
+        tags: Vec::new(),
+    })
+    .await
+    .unwrap();
     let lease = rpc.acquire(session.keys("m", &[0, 1, 2, 3])).await.unwrap().into_inner().lease.unwrap();
     assert_eq!(lease.slots.len(), 4);
 }

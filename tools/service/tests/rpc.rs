@@ -36,7 +36,8 @@ async fn groups_are_acquired_lent_and_released_in_three_ways() {
     let second = rpc.acquire(session.keys("m", &[3])).await.unwrap().into_inner().lease.unwrap();
     assert!(second.word != lease.word && second.slots[0].slot == lease.slots[0].slot);
     session.words.words()[second.word as usize].store(second.value, Ordering::Release);
-    let released = pb::ReleaseRequest { session: session.id.clone(), leases: vec![lease.id] };
+    let released =
+        pb::ReleaseRequest { session: session.id.clone(), leases: vec![lease.id], tags: Vec::new() };
     assert_eq!(rpc.release(released).await.unwrap().into_inner().released, 1);
     let stats = rpc.get_stats(pb::GetStatsRequest {}).await.unwrap().into_inner();
     eventually("all leases end", async || {
@@ -95,7 +96,9 @@ async fn a_model_is_loaded_once_lent_whole_and_evicted_when_nobody_holds_it() {
     assert_eq!(kind(&rpc.evict(evict()).await.unwrap_err()), "in_use");
     let unregister = || pb::UnregisterModelRequest { model: "m".into() };
     assert_eq!(kind(&rpc.unregister_model(unregister()).await.unwrap_err()), "in_use");
-    rpc.release(pb::ReleaseRequest { session: session.id.clone(), leases: vec![lease.id] }).await.unwrap();
+    rpc.release(pb::ReleaseRequest { session: session.id.clone(), leases: vec![lease.id], tags: Vec::new() })
+        .await
+        .unwrap();
     assert_eq!(rpc.evict(evict()).await.unwrap().into_inner().freed_bytes, 5 * 300_000);
     rpc.unregister_model(unregister()).await.unwrap();
     assert_eq!(kind(&rpc.acquire(session.image(&first.image)).await.unwrap_err()), "not_resident");

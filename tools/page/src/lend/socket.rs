@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
@@ -79,6 +80,21 @@ impl LendSocket {
             uid: credentials.uid.as_raw(),
             gid: credentials.gid.as_raw(),
         })
+    }
+
+    /// A descriptor that becomes readable when the process at the other end has ended: the one that connected, even if its
+    /// number belongs to another by now, or means nothing here. A kernel that does not give it is asked by number.
+    ///
+    /// # Errors
+    /// No such process any more, or one that cannot be seen from here.
+    pub fn peer_pidfd(&self) -> io::Result<OwnedFd> {
+        match nix::sys::socket::getsockopt(&self.0, nix::sys::socket::sockopt::PeerPidfd) {
+            Ok(process) => Ok(process),
+            Err(Errno::ENOPROTOOPT) => pidfd_of(self.peer()?.pid),
+            // So it is said of a process that was waited for already.
+            Err(Errno::EINVAL) => Err(Errno::ESRCH.into()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Sends a packet, with a descriptor if there is one.

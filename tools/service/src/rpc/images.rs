@@ -46,7 +46,7 @@ impl Rpc {
             let name = asked.name.clone();
             let hold = state.images.create(asked, host, session.number, &state.segments)?;
             let image = Arc::clone(hold.image());
-            match session.grant_image(hold, true) {
+            match session.grant_image(hold, 0, true) {
                 Ok(lease) => Ok(pb::CreateImageResponse { image: Some(image.told()), lease: Some(lease) }),
                 Err(error) => {
                     // Nobody could write it.

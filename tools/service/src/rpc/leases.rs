@@ -28,9 +28,9 @@ impl Rpc {
         self.state.check_takes_work()?;
         let lease = match asked.what {
             Some(pb::acquire_request::What::Keys(keys)) => {
-                self.slots(keys, session, asked.timeout_ms).await?
+                self.slots(keys, session, (asked.tag, asked.timeout_ms)).await?
             }
-            Some(pb::acquire_request::What::Image(image)) => self.image(&image, session)?,
+            Some(pb::acquire_request::What::Image(image)) => self.image(&image, session, asked.tag)?,
             None => return Err(Error::new("usage", "expected keys or an image to acquire")),
         };
         Ok(pb::AcquireResponse { tag: asked.tag, lease: Some(lease), ..pb::AcquireResponse::default() })
@@ -53,16 +53,22 @@ impl Rpc {
         Ok(model)
     }
 
-    async fn slots(&self, keys: pb::KeySet, session: &Arc<Session>, timeout_ms: u64) -> Result<pb::Lease> {
+    async fn slots(
+        &self,
+        keys: pb::KeySet,
+        session: &Arc<Session>,
+        (tag, timeout_ms): (u64, u64),
+    ) -> Result<pb::Lease> {
         let model = self.placed(&keys)?;
         let arena = &model.placed()?.arena;
         match arena.begin(&model, &keys.groups)? {
             Begun::Ready(lease) => {
-                arena.hand_over(lease, session, &self.state.segments, &model, &keys.groups)
+                arena.hand_over(lease, session, &self.state.segments, &model, &keys.groups, tag)
             }
             begun => {
                 let many = |_| Error::new("quota_exceeded", "too many acquires wait for disk or room");
                 let place = Arc::clone(&self.state.waiting).try_acquire_owned().map_err(many)?;
+                self.state.somebody_waits.notify_one();
                 // Gone as soon as this call is, which is when its client gives it up.
                 let wanted = Arc::new(());
                 let watched = Arc::downgrade(&wanted);
@@ -72,14 +78,14 @@ impl Rpc {
                 })
                 .await?;
                 // Here, and not on that thread: a lease that nobody is told of is dropped with its answer.
-                arena.hand_over(lease, session, &self.state.segments, &model, &keys.groups)
+                arena.hand_over(lease, session, &self.state.segments, &model, &keys.groups, tag)
             }
         }
     }
 
-    fn image(&self, asked: &pb::ImageRef, session: &Session) -> Result<pb::Lease> {
+    fn image(&self, asked: &pb::ImageRef, session: &Session, tag: u64) -> Result<pb::Lease> {
         let hold = self.state.images.hold(&asked.image, session.number)?;
-        session.grant_image(hold, !asked.without_tensors)
+        session.grant_image(hold, tag, !asked.without_tensors)
     }
 
     /// Answers in the order in which they are ready. What can be answered at once is, without a task of its own.
@@ -109,6 +115,7 @@ impl Rpc {
                     }
                 };
                 known = Some((request.session.clone(), Arc::clone(&session)));
+                let (rpc_of_all, answers_of_all) = (&rpc, &answers);
                 let (rpc, answers) = (rpc.clone(), answers.clone());
                 let mut work = Box::pin(async move {
                     let answer = tokio::select! {
@@ -125,7 +132,22 @@ impl Rpc {
                 match first {
                     std::task::Poll::Ready(true) => {}
                     std::task::Poll::Ready(false) => return,
-                    std::task::Poll::Pending => drop(tokio::spawn(work)),
+                    std::task::Poll::Pending => {
+                        // It counts like a call of its own.
+                        let most = rpc_of_all.state.config().quota.in_flight;
+                        match rpc_of_all.state.clients.enter(peer, most) {
+                            Ok(place) => drop(tokio::spawn(async move {
+                                let _place = place;
+                                work.await
+                            })),
+                            Err(error) => {
+                                drop(work);
+                                if answers_of_all.send(Unsent::error(failed(tag, &error))).await.is_err() {
+                                    return;
+                                }
+                            }
+                        }
+                    }
                 }
             }
         });
@@ -133,7 +155,7 @@ impl Rpc {
     }
 
     pub(super) fn released(&self, asked: &pb::ReleaseRequest, session: &Session) -> pb::ReleaseResponse {
-        let released = session.release(&asked.leases);
+        let released = session.release(&asked.leases) + session.release_tags(&asked.tags);
         if released > 0 {
             self.state.poll_caches();
         }
@@ -274,7 +296,7 @@ mod tests {
         book.attach(&token, peer).expect("attached");
         let held = || Held::Slots { segments: Vec::new(), model: "m".into(), bytes: 1 };
         let mut answers = (0..3).map(|tag| {
-            let id = session.grant(1, held).expect("granted").id;
+            let id = session.grant(1, 0, held).expect("granted").id;
             let lease = Some(pb::Lease { id, ..pb::Lease::default() });
             let answer = pb::AcquireResponse { tag, lease, ..pb::AcquireResponse::default() };
             Unsent { answer: Some(answer), session: Some(Arc::clone(&session)) }

@@ -8,6 +8,7 @@ pub(crate) mod models;
 mod service;
 
 use crate::access::Peer;
+use crate::clients::Place;
 use crate::error::{Error, Result};
 use crate::session::Session;
 use crate::state::State;
@@ -15,7 +16,7 @@ use spoc_proto::v1 as pb;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_stream::Stream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -28,18 +29,33 @@ pub struct Rpc {
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+/// Who calls, with its place among the requests in flight.
+struct Caller {
+    peer: Peer,
+    place: Place,
+}
+
 /// Who calls, if they may.
 ///
 /// # Errors
-/// `not_permitted`.
-fn caller<T>(state: &State, request: &Request<T>) -> Result<Peer> {
+/// `not_permitted`; `quota_exceeded` with too many requests in flight.
+fn caller<T>(state: &State, request: &Request<T>) -> Result<Caller> {
     let unknown = || Error::new("not_permitted", "the kernel does not say who calls");
     let credentials =
         request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred).ok_or_else(unknown)?;
     let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
     let peer = Peer { pid, uid: credentials.uid(), gid: credentials.gid() };
-    state.config().access.check(peer)?;
-    Ok(peer)
+    let config = state.config();
+    config.access.check(peer)?;
+    Ok(Caller { peer, place: state.clients.enter(peer, config.quota.in_flight)? })
+}
+
+/// Answers that take a place among the requests in flight until the last of them.
+fn placed<T: 'static>(answers: Answers<T>, place: Place) -> Answers<T> {
+    Box::pin(answers.map(move |answer| {
+        let _in_flight = &place;
+        answer
+    }))
 }
 
 /// `None` for 0.
@@ -54,9 +70,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 }
 
 impl Rpc {
-    fn session<T>(&self, request: &Request<T>, text: &str) -> Result<Arc<Session>> {
-        let peer = caller(&self.state, request)?;
-        self.state.sessions.get(text, peer.uid)
+    fn session<T>(&self, request: &Request<T>, text: &str) -> Result<(Arc<Session>, Place)> {
+        let Caller { peer, place } = caller(&self.state, request)?;
+        Ok((self.state.sessions.get(text, peer.uid)?, place))
     }
 }
 
@@ -68,7 +84,7 @@ mod served {
     #[tonic::async_trait]
     impl Spoc for Rpc {
         async fn get_info(&self, request: Request<pb::GetInfoRequest>) -> Answer<pb::GetInfoResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.info()))
         }
 
@@ -76,7 +92,7 @@ mod served {
             &self,
             request: Request<pb::OpenSessionRequest>,
         ) -> Answer<pb::OpenSessionResponse> {
-            let peer = caller(&self.state, &request)?;
+            let Caller { peer, place: _place } = caller(&self.state, &request)?;
             Ok(Response::new(self.opened(peer, &request.into_inner())?))
         }
 
@@ -84,7 +100,7 @@ mod served {
             &self,
             request: Request<pb::ListModelsRequest>,
         ) -> Answer<pb::ListModelsResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.models()))
         }
 
@@ -92,7 +108,7 @@ mod served {
             &self,
             request: Request<pb::RegisterModelRequest>,
         ) -> Answer<pb::RegisterModelResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.register(request.into_inner()).await?))
         }
 
@@ -100,7 +116,7 @@ mod served {
             &self,
             request: Request<pb::UnregisterModelRequest>,
         ) -> Answer<pb::UnregisterModelResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             self.unregister(&request.into_inner().model).await?;
             Ok(Response::new(pb::UnregisterModelResponse {}))
         }
@@ -111,27 +127,27 @@ mod served {
             &self,
             request: Request<pb::DescribeModelRequest>,
         ) -> Answer<Self::DescribeModelStream> {
-            caller(&self.state, &request)?;
-            Ok(Response::new(self.describe(&request.into_inner().model)?))
+            let Caller { place, .. } = caller(&self.state, &request)?;
+            Ok(Response::new(placed(self.describe(&request.into_inner().model)?, place)))
         }
 
         type LoadStream = Answers<pb::LoadProgress>;
 
         async fn load(&self, request: Request<pb::LoadRequest>) -> Answer<Self::LoadStream> {
-            caller(&self.state, &request)?;
-            Ok(Response::new(self.loading(&request.into_inner())?))
+            let Caller { place, .. } = caller(&self.state, &request)?;
+            Ok(Response::new(placed(self.loading(&request.into_inner())?, place)))
         }
 
         async fn create_image(
             &self,
             request: Request<pb::CreateImageRequest>,
         ) -> Answer<pb::CreateImageResponse> {
-            let session = self.session(&request, &request.get_ref().session)?;
+            let (session, _place) = self.session(&request, &request.get_ref().session)?;
             Ok(Response::new(self.create(request.into_inner(), session).await?))
         }
 
         async fn seal_image(&self, request: Request<pb::SealImageRequest>) -> Answer<pb::SealImageResponse> {
-            let session = self.session(&request, &request.get_ref().session)?;
+            let (session, _place) = self.session(&request, &request.get_ref().session)?;
             Ok(Response::new(self.seal(&request.into_inner(), &session)?))
         }
 
@@ -139,12 +155,12 @@ mod served {
             &self,
             request: Request<pb::ListImagesRequest>,
         ) -> Answer<pb::ListImagesResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.images()))
         }
 
         async fn acquire(&self, request: Request<pb::AcquireRequest>) -> Answer<pb::AcquireResponse> {
-            let session = self.session(&request, &request.get_ref().session)?;
+            let (session, _place) = self.session(&request, &request.get_ref().session)?;
             Ok(Response::new(self.acquired(request.into_inner(), &session).await?))
         }
 
@@ -154,28 +170,28 @@ mod served {
             &self,
             request: Request<Streaming<pb::AcquireRequest>>,
         ) -> Answer<Self::AcquireStreamStream> {
-            let peer = caller(&self.state, &request)?;
-            Ok(Response::new(self.acquiring(peer, request.into_inner())))
+            let Caller { peer, place } = caller(&self.state, &request)?;
+            Ok(Response::new(placed(self.acquiring(peer, request.into_inner()), place)))
         }
 
         async fn release(&self, request: Request<pb::ReleaseRequest>) -> Answer<pb::ReleaseResponse> {
-            let session = self.session(&request, &request.get_ref().session)?;
+            let (session, _place) = self.session(&request, &request.get_ref().session)?;
             Ok(Response::new(self.released(&request.into_inner(), &session)))
         }
 
         async fn prefetch(&self, request: Request<pb::PrefetchRequest>) -> Answer<pb::PrefetchResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.prefetched(&request.into_inner())?))
         }
 
         async fn pin(&self, request: Request<pb::PinRequest>) -> Answer<pb::PinResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             self.pinned(request.into_inner())?;
             Ok(Response::new(pb::PinResponse {}))
         }
 
         async fn evict(&self, request: Request<pb::EvictRequest>) -> Answer<pb::EvictResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.evicted(request.into_inner()).await?))
         }
 
@@ -183,22 +199,22 @@ mod served {
             &self,
             request: Request<pb::ListArenasRequest>,
         ) -> Answer<pb::ListArenasResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.list_of_arenas()))
         }
 
         async fn resize(&self, request: Request<pb::ResizeRequest>) -> Answer<pb::ResizeResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.resized(request.into_inner()).await?))
         }
 
         async fn give_back(&self, request: Request<pb::GiveBackRequest>) -> Answer<pb::GiveBackResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.given_back(request.into_inner()).await?))
         }
 
         async fn get_stats(&self, request: Request<pb::GetStatsRequest>) -> Answer<pb::GetStatsResponse> {
-            caller(&self.state, &request)?;
+            let _caller = caller(&self.state, &request)?;
             Ok(Response::new(self.stats().await?))
         }
 
@@ -208,17 +224,17 @@ mod served {
             &self,
             request: Request<pb::WatchEventsRequest>,
         ) -> Answer<Self::WatchEventsStream> {
-            caller(&self.state, &request)?;
-            Ok(Response::new(self.watching()))
+            let Caller { place, .. } = caller(&self.state, &request)?;
+            Ok(Response::new(placed(self.watching(), place)))
         }
 
         async fn drain(&self, request: Request<pb::DrainRequest>) -> Answer<pb::DrainResponse> {
-            let peer = caller(&self.state, &request)?;
+            let Caller { peer, place: _place } = caller(&self.state, &request)?;
             Ok(Response::new(self.draining(peer, &request.into_inner()).await?))
         }
 
         async fn shutdown(&self, request: Request<pb::ShutdownRequest>) -> Answer<pb::ShutdownResponse> {
-            let peer = caller(&self.state, &request)?;
+            let Caller { peer, place: _place } = caller(&self.state, &request)?;
             Ok(Response::new(self.shutting_down(peer, &request.into_inner()).await?))
         }
     }
