@@ -1,5 +1,7 @@
 //! Launches: what a kernel is given, held against the device's bounds.
 
+use std::borrow::Cow;
+
 use ash::vk;
 use spoc_driver::backend::{BackendKind, Launch, LaunchArgument};
 use spoc_driver::{Error, ErrorKind, Language, Result};
@@ -31,30 +33,19 @@ pub(super) fn launch(
     let name = launch.kernel.name();
     let scalars_bytes = u32::try_from(prepared.scalars.len()).unwrap_or(u32::MAX);
     let bindings: Vec<u32> = prepared.ranges.iter().map(|(binding, _)| *binding).collect();
-    let own_words;
-    let (words, entry) = match &prepared.body {
+    let entry = match &prepared.body {
         Body::Wgsl(module) => {
             check_program(physical, module.program(), name)?;
-            let words = module.spirv().map_err(|refusal| {
-                Error::unsupported(BackendKind::Vulkan, "kernel_construct")
-                    .with("kernel", name.to_owned())
-                    .because(refusal)
-            })?;
-            (words, module.program().entry.as_str())
+            module.program().entry.as_str()
         }
-        Body::Own(source) => {
-            let (words, rest) = source.text.as_chunks();
-            if !rest.is_empty() {
-                let error = Error::new(ErrorKind::InvalidArgument, DOING).with("kernel", name.to_owned());
-                return Err(error.with("because", "SPIR-V is words of four bytes"));
-            }
-            own_words = words.iter().map(|word| u32::from_ne_bytes(*word)).collect::<Vec<_>>();
-            (own_words.as_slice(), source.entry.as_str())
-        }
+        Body::Own(source) => source.entry.as_str(),
     };
+    let words = || words(&prepared.body, name);
     let origin = prepared.body.origin();
-    let pipeline =
-        shared.pipelines.get(&shared.core, Request { origin, words, entry, bindings, scalars_bytes })?;
+    let pipeline = shared.pipelines.get(
+        &shared.core,
+        &Request { origin: &origin, words: &words, entry, bindings: &bindings, scalars_bytes },
+    )?;
     let buffers = buffers(physical, &prepared, launch)?;
     let mut scalars = prepared.scalars;
     scalars.resize(scalars.len().next_multiple_of(4), 0);
@@ -65,6 +56,24 @@ pub(super) fn launch(
         groups: prepared.groups,
     })?;
     Ok(())
+}
+
+/// A kernel as SPIR-V.
+fn words<'b>(body: &'b Body, name: &str) -> Result<Cow<'b, [u32]>> {
+    match body {
+        Body::Wgsl(module) => module.spirv().map(Cow::Borrowed).map_err(|refusal| {
+            let error = Error::unsupported(BackendKind::Vulkan, "kernel_construct");
+            error.with("kernel", name.to_owned()).because(refusal)
+        }),
+        Body::Own(source) => {
+            let (words, rest) = source.text.as_chunks();
+            if !rest.is_empty() {
+                let error = Error::new(ErrorKind::InvalidArgument, DOING).with("kernel", name.to_owned());
+                return Err(error.with("because", "SPIR-V is words of four bytes"));
+            }
+            Ok(words.iter().map(|word| u32::from_ne_bytes(*word)).collect())
+        }
+    }
 }
 
 fn too_large(need: u64, max: u64, limit: &'static str) -> Error {

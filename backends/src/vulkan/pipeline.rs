@@ -1,5 +1,6 @@
 //! Kernels made ready for a device: once each, for as long as it is open, and kept on disk.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
@@ -18,10 +19,11 @@ const DOING: &str = "making a Vulkan pipeline";
 /// What is asked for: SPIR-V, and what it takes.
 pub(super) struct Request<'r> {
     /// What the words were made from.
-    pub(super) origin: Origin,
-    pub(super) words: &'r [u32],
+    pub(super) origin: &'r Origin,
+    /// Asked only where there is no pipeline yet.
+    pub(super) words: &'r dyn Fn() -> Result<Cow<'r, [u32]>>,
     pub(super) entry: &'r str,
-    pub(super) bindings: Vec<u32>,
+    pub(super) bindings: &'r [u32],
     pub(super) scalars_bytes: u32,
 }
 
@@ -35,12 +37,28 @@ pub(super) struct Pipeline {
 
 /// The pipelines of an opened device.
 pub(super) struct Pipelines {
-    known: Mutex<HashMap<PipelineKey, Arc<Pipeline>>>,
+    /// By what they are made from: launches look them up without making a key.
+    known: Mutex<HashMap<Origin, Vec<Known>>>,
     store: Store,
 }
 
-/// What it is made from, entry point, bindings, bytes of scalars.
-type PipelineKey = (Origin, String, Vec<u32>, u32);
+/// A pipeline, and what else it was asked for with.
+struct Known {
+    entry: String,
+    bindings: Vec<u32>,
+    scalars_bytes: u32,
+    pipeline: Arc<Pipeline>,
+}
+
+#[allow(clippy::mutable_key_type, reason = "a module is told by where it is")]
+fn find(known: &HashMap<Origin, Vec<Known>>, request: &Request<'_>) -> Option<Arc<Pipeline>> {
+    let fits = |known: &&Known| {
+        known.entry == request.entry
+            && known.bindings == request.bindings
+            && known.scalars_bytes == request.scalars_bytes
+    };
+    Some(Arc::clone(&known.get(request.origin)?.iter().find(fits)?.pipeline))
+}
 
 impl Pipelines {
     pub(super) fn new(core: &Core) -> Self {
@@ -52,13 +70,11 @@ impl Pipelines {
     ///
     /// # Errors
     /// `TooLarge` with the limit's name; the driver's refusal.
-    pub(super) fn get(&self, core: &Core, request: Request<'_>) -> Result<Arc<Pipeline>> {
-        let Request { origin, words, entry, bindings, scalars_bytes } = request;
-        let key = (origin, entry.to_owned(), bindings, scalars_bytes);
-        if let Some(pipeline) = lock(&self.known).get(&key) {
-            return Ok(Arc::clone(pipeline));
+    pub(super) fn get(&self, core: &Core, request: &Request<'_>) -> Result<Arc<Pipeline>> {
+        if let Some(pipeline) = find(&lock(&self.known), request) {
+            return Ok(pipeline);
         }
-        let (_, _, bindings, _) = &key;
+        let Request { origin, words, entry, bindings, scalars_bytes } = *request;
         let bounds = core.physical.bounds;
         let limit = |need: usize, max: u32, limit: &'static str| match need as u64 > u64::from(max) {
             true => {
@@ -70,17 +86,23 @@ impl Pipelines {
         limit(bindings.len(), bounds.buffers, "maxPerStageDescriptorStorageBuffers")?;
         limit(scalars_bytes as usize, bounds.scalars_bytes, "maxPushConstantsSize")?;
         let layouts = Layouts::create(core, bindings, scalars_bytes)?;
-        let raw = self.create(core, words, entry, layouts.layout)?;
+        let raw = self.create(core, &words()?, entry, layouts.layout)?;
         let (layout, set_layout) = layouts.keep();
         add(&core.counters.pipelines, 1);
         let made = Arc::new(Pipeline { raw, layout, set_layout });
         // Another thread may have been faster: its pipeline stays, and ours goes.
         let mut known = lock(&self.known);
-        let kept = Arc::clone(known.entry(key).or_insert_with(|| Arc::clone(&made)));
-        if !Arc::ptr_eq(&kept, &made) {
+        if let Some(kept) = find(&known, request) {
             made.destroy(core);
+            return Ok(kept);
         }
-        Ok(kept)
+        known.entry(origin.clone()).or_default().push(Known {
+            entry: entry.to_owned(),
+            bindings: bindings.to_vec(),
+            scalars_bytes,
+            pipeline: Arc::clone(&made),
+        });
+        Ok(made)
     }
 
     fn create(
@@ -115,8 +137,8 @@ impl Pipelines {
 
     /// Frees all. The device is idle or lost.
     pub(super) fn destroy(&self, core: &Core) {
-        for (_, pipeline) in lock(&self.known).drain() {
-            pipeline.destroy(core);
+        for (_, known) in lock(&self.known).drain() {
+            known.iter().for_each(|known| known.pipeline.destroy(core));
         }
     }
 }

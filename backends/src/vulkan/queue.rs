@@ -62,7 +62,27 @@ struct Recorder {
     pending: VecDeque<(u64, vk::CommandBuffer)>,
     regions: Vec<vk::BufferCopy>,
     batch: Option<Batch>,
+    /// What the open batch has bound last.
+    bound: Bound,
     sets: Sets,
+}
+
+/// What is bound in a command buffer, so that it need not be bound again.
+#[derive(Default)]
+struct Bound {
+    pipeline: vk::Pipeline,
+    /// Sets and scalars stay only as long as the layout does.
+    layout: vk::PipelineLayout,
+    set: vk::DescriptorSet,
+    scalars: Vec<u8>,
+}
+
+impl Bound {
+    /// Nothing is, in a new command buffer or for another layout.
+    fn clear(&mut self, layout: vk::PipelineLayout) {
+        (self.layout, self.set) = (layout, vk::DescriptorSet::null());
+        self.scalars.clear();
+    }
 }
 
 /// Launches that were recorded and not submitted.
@@ -120,6 +140,7 @@ impl Lane {
             pending: VecDeque::with_capacity(COMMANDS_MAX),
             regions: Vec::with_capacity(REGIONS_MAX),
             batch: None,
+            bound: Bound::default(),
             sets: Sets::default(),
         };
         Ok(Self {
@@ -285,16 +306,22 @@ impl Lane {
             return Err(failure.clone());
         }
         let value = self.submitted.load(Ordering::Relaxed) + 1;
-        let set = recorder.sets.take(core, self, run, value)?;
-        let is_first = recorder.batch.is_none();
-        if is_first {
+        if recorder.batch.is_none() {
             let commands = recorder.take(core, self)?;
             if let Err(result) = begin(core, commands) {
                 recorder.idle.push(commands);
                 return Err(core.failed(result, DOING));
             }
             recorder.batch = Some(Batch { commands, launches: 0, waits: *waits });
+            recorder.sets.forget_shown();
         }
+        let set = match recorder.sets.take(core, self, run, value) {
+            Ok(set) => set,
+            Err(error) => {
+                recorder.drop_empty_batch(core);
+                return Err(error);
+            }
+        };
         let launches = recorder.record_launch(core, run, set);
         self.promised.store(value, Ordering::Release);
         add(&core.counters.launches, 1);
@@ -396,23 +423,48 @@ impl Recorder {
     /// Records a launch into the open batch, behind all before it; answers how many it holds now.
     fn record_launch(&mut self, core: &Core, run: &Run<'_>, set: vk::DescriptorSet) -> usize {
         let Some(batch) = &mut self.batch else { return 0 };
-        let (commands, raw) = (batch.commands, &core.raw);
-        order_all(raw, commands, true);
-        let (point, sets) = (vk::PipelineBindPoint::COMPUTE, [set]);
-        // SAFETY: recording; the pipeline lives as long as the device, and fits set, layout and scalars.
-        unsafe { raw.cmd_bind_pipeline(commands, point, run.pipeline.raw) };
-        // SAFETY: as above.
-        unsafe { raw.cmd_bind_descriptor_sets(commands, point, run.pipeline.layout, 0, &sets, &[]) };
-        if !run.scalars.is_empty() {
-            let stage = vk::ShaderStageFlags::COMPUTE;
+        let (commands, raw, bound) = (batch.commands, &core.raw, &mut self.bound);
+        if batch.launches == 0 {
+            order_all(raw, commands, true);
+            *bound = Bound { scalars: std::mem::take(&mut bound.scalars), ..Bound::default() };
+        } else {
+            order_launches(raw, commands);
+        }
+        let Pipeline { raw: pipeline, layout, .. } = *run.pipeline;
+        if bound.layout != layout {
+            bound.clear(layout);
+        }
+        let (point, stage) = (vk::PipelineBindPoint::COMPUTE, vk::ShaderStageFlags::COMPUTE);
+        if bound.pipeline != pipeline {
+            // SAFETY: recording; the pipeline lives as long as the device, and fits set, layout and scalars.
+            unsafe { raw.cmd_bind_pipeline(commands, point, pipeline) };
+            bound.pipeline = pipeline;
+        }
+        if bound.set != set {
+            // SAFETY: as above.
+            unsafe { raw.cmd_bind_descriptor_sets(commands, point, layout, 0, &[set], &[]) };
+            bound.set = set;
+        }
+        if bound.scalars != run.scalars {
             // SAFETY: as above; the layout has a range of as many bytes.
-            unsafe { raw.cmd_push_constants(commands, run.pipeline.layout, stage, 0, run.scalars) };
+            unsafe { raw.cmd_push_constants(commands, layout, stage, 0, run.scalars) };
+            bound.scalars.clear();
+            bound.scalars.extend_from_slice(run.scalars);
         }
         let [x, y, z] = run.groups;
         // SAFETY: as above; the counts were held against the device's bounds.
         unsafe { raw.cmd_dispatch(commands, x, y, z) };
         batch.launches += 1;
         batch.launches
+    }
+
+    /// Takes back a batch that was opened for a launch that failed.
+    fn drop_empty_batch(&mut self, core: &Core) {
+        if let Some(batch) = self.batch.take_if(|batch| batch.launches == 0) {
+            // SAFETY: begun and empty; what becomes of it does not matter, for it is begun anew before it is used.
+            let _ = unsafe { core.raw.end_command_buffer(batch.commands) };
+            self.idle.push(batch.commands);
+        }
     }
 }
 
@@ -446,6 +498,16 @@ fn order_all(raw: &ash::Device, commands: vk::CommandBuffer, computes: bool) {
     unsafe {
         raw.cmd_pipeline_barrier(commands, stages, stages, vk::DependencyFlags::empty(), &barrier, &[], &[]);
     };
+}
+
+/// A launch after launches.
+fn order_launches(raw: &ash::Device, commands: vk::CommandBuffer) {
+    let (stage, none) = (vk::PipelineStageFlags::COMPUTE_SHADER, vk::DependencyFlags::empty());
+    let uses = vk::AccessFlags::SHADER_READ | vk::AccessFlags::SHADER_WRITE;
+    let barrier =
+        [vk::MemoryBarrier::default().src_access_mask(vk::AccessFlags::SHADER_WRITE).dst_access_mask(uses)];
+    // SAFETY: recording, for a family that runs kernels.
+    unsafe { raw.cmd_pipeline_barrier(commands, stage, stage, none, &barrier, &[], &[]) };
 }
 
 /// A command buffer while it is written. Its commands are in no order among themselves.

@@ -10,6 +10,8 @@ use super::queue::{Lane, Run};
 
 /// Sets of a pool.
 const SETS: u32 = 64;
+/// Sets of the open batch that are shown again to launches over the same buffers.
+const SHOWN_MAX: usize = 8;
 /// Buffers of all of a pool's sets together.
 const BUFFERS: u32 = 512;
 const DOING: &str = "describing a Vulkan kernel's buffers";
@@ -20,6 +22,27 @@ pub(super) struct Sets {
     current: Option<Pool>,
     /// Used up, with the value from which on they may be used again; in the order of the values.
     used: VecDeque<(u64, Pool)>,
+    /// Newest last. They are of the open batch alone: what it uses, lives, so that a buffer's name means that buffer.
+    shown: VecDeque<Shown>,
+}
+
+struct Shown {
+    layout: vk::DescriptorSetLayout,
+    buffers: Vec<(u32, vk::DescriptorBufferInfo)>,
+    set: vk::DescriptorSet,
+}
+
+impl Shown {
+    fn fits(&self, run: &Run<'_>) -> bool {
+        let is_same = |(one, other): (&(u32, vk::DescriptorBufferInfo), &(u32, vk::DescriptorBufferInfo))| {
+            let ((place, one), (other_place, other)) = (one, other);
+            place == other_place
+                && (one.buffer, one.offset, one.range) == (other.buffer, other.offset, other.range)
+        };
+        self.layout == run.pipeline.set_layout
+            && self.buffers.len() == run.buffers.len()
+            && self.buffers.iter().zip(run.buffers).all(is_same)
+    }
 }
 
 struct Pool {
@@ -38,6 +61,9 @@ impl Sets {
         run: &Run<'_>,
         value: u64,
     ) -> Result<vk::DescriptorSet> {
+        if let Some(shown) = self.shown.iter().find(|shown| shown.fits(run)) {
+            return Ok(shown.set);
+        }
         let buffers = u32::try_from(run.buffers.len()).unwrap_or(u32::MAX);
         let has_room = |pool: &Pool| pool.sets_left > 0 && pool.buffers_left >= buffers;
         if !self.current.as_ref().is_some_and(has_room) {
@@ -57,7 +83,21 @@ impl Sets {
         pool.buffers_left -= buffers;
         let set = sets.first().copied().unwrap_or_default();
         write(core, set, run);
+        self.show_again(set, run);
         Ok(set)
+    }
+
+    fn show_again(&mut self, set: vk::DescriptorSet, run: &Run<'_>) {
+        let oldest = if self.shown.len() < SHOWN_MAX { None } else { self.shown.pop_front() };
+        let mut buffers = oldest.map(|oldest| oldest.buffers).unwrap_or_default();
+        buffers.clear();
+        buffers.extend_from_slice(run.buffers);
+        self.shown.push_back(Shown { layout: run.pipeline.set_layout, buffers, set });
+    }
+
+    /// A batch begins.
+    pub(super) fn forget_shown(&mut self) {
+        self.shown.clear();
     }
 
     /// A pool with nothing taken from it.
