@@ -90,6 +90,13 @@ impl Flavour for Cuda {
         &TRAITS
     }
 
+    fn driver_name(&self, version: c_int) -> String {
+        let (major, minor) = (version / 1000, version % 1000 / 10);
+        let module = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
+        let driver = if module.trim().is_empty() { "of unknown version" } else { module.trim() };
+        format!("CUDA {major}.{minor}, driver {driver}")
+    }
+
     fn retain(&self, device: Ordinal) -> Result<Handle, Code> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the place is valid; the device was enumerated.

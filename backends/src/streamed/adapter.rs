@@ -137,10 +137,7 @@ impl<F: Family> Backend for Adapter<F> {
     }
 
     fn driver_name(&self, _: &Device) -> String {
-        let (major, minor) = (self.api.version / 1000, self.api.version % 1000 / 10);
-        let module = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
-        let driver = if module.trim().is_empty() { "of unknown version" } else { module.trim() };
-        format!("CUDA {major}.{minor}, driver {driver}")
+        self.api.flavour.driver_name(self.api.version)
     }
 
     fn capabilities(&self, device: &Device) -> Capabilities {

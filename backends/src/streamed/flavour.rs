@@ -19,6 +19,10 @@ pub(crate) trait Flavour: Send + Sync + 'static {
     fn words(&self, code: Code) -> String;
     /// Numbers and habits.
     fn traits(&self) -> &'static Traits;
+    /// The API's version and its driver's, for records.
+    fn driver_name(&self, version: c_int) -> String {
+        format!("{} {version}", self.traits().name)
+    }
 
     /// Begins to use the context of a device that everybody in the process shares.
     fn retain(&self, device: Ordinal) -> Result<Handle, Code>;
