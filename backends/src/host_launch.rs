@@ -9,6 +9,7 @@ use spoc_driver::{Access, Call, CallArgument, Error, ErrorKind, Form, Grid, Kern
 
 use crate::built_ins;
 use crate::claims::Claim;
+use crate::kernel::Crew;
 use crate::kernel::library::{Body, Library, Module};
 use crate::kernel::run::{Buffer, Fault, Memory};
 use crate::size::host_len;
@@ -21,9 +22,16 @@ pub(crate) struct HostLaunch {
     grid: Grid,
     arguments: Vec<CallArgument>,
     work: Work,
-    /// Native's counters, where it is native that runs this.
-    native: Option<Arc<Counters>>,
+    /// Where it is native that runs this.
+    native: Option<Arc<Native>>,
     pub(crate) claims: Vec<Claim>,
+}
+
+/// What launches on native share.
+#[derive(Debug, Default)]
+pub(crate) struct Native {
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) crew: Crew,
 }
 
 /// How launches on native ran.
@@ -74,7 +82,7 @@ impl HostLaunch {
         launch: &Launch<'_, B>,
         backend: BackendKind,
         library: &Library,
-        native: Option<&Arc<Counters>>,
+        native: Option<&Arc<Native>>,
         place: impl Fn(&B, u64) -> *mut u8,
     ) -> Result<Self> {
         let mut arguments = Vec::with_capacity(launch.arguments.len());
@@ -166,13 +174,13 @@ impl Text {
         Ok(Some(Self { module, buffers, scalars: prepared.scalars, groups: prepared.groups }))
     }
 
-    fn run(&self, kernel: &str, native: Option<&Counters>) -> Result<()> {
+    fn run(&self, kernel: &str, native: Option<&Native>) -> Result<()> {
         // SAFETY: as for `Call::new`. A built-in's ranges are cut to words, whose bytes beside the vector it
         // only reads without using them, or changes atomically to what they were.
         let mut memory = unsafe { Memory::new(self.buffers.clone(), self.scalars.clone()) };
         let outcome = match native {
-            Some(counters) => {
-                let (outcome, is_compiled) = self.module.run(self.groups, &mut memory);
+            Some(Native { counters, crew }) => {
+                let (outcome, is_compiled) = self.module.run(self.groups, &mut memory, crew);
                 let counter = if is_compiled { &counters.compiled } else { &counters.interpreted };
                 counter.fetch_add(1, Ordering::Relaxed);
                 outcome

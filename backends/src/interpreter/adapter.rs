@@ -126,6 +126,9 @@ impl Backend for Interpreter {
         let mut capabilities = Capabilities::all(&Verdict::Available);
         capabilities.reserve =
             Verdict::unavailable("the interpreter's memory is populated where it is allocated");
+        if !cfg!(feature = "kernels") {
+            capabilities.launch = Verdict::unavailable("built without its reader of WGSL (feature kernels)");
+        }
         capabilities.async_copies = Verdict::unavailable("everything is complete on return");
         capabilities.pageable_async = Verdict::unavailable("everything is complete on return");
         capabilities.wait_value = Verdict::unavailable("what is complete on return cannot wait for later");

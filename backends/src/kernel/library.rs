@@ -10,6 +10,7 @@ use spoc_driver::{
     BuiltIn, ElementKind, Error, ErrorKind, Form, Kernel, Language, Parameter, Result, Role, Source,
 };
 
+use super::Crew;
 use super::Refusal;
 use super::built_ins::{self, Range, Variant};
 use super::ir::{Kind, Program, ScalarSlot};
@@ -67,15 +68,22 @@ impl Module {
     ///
     /// # Errors
     /// As [`Runnable::run`].
-    pub(crate) fn run(&self, groups: [u32; 3], memory: &mut Memory) -> (Result<(), Fault>, bool) {
+    pub(crate) fn run(
+        &self,
+        groups: [u32; 3],
+        memory: &mut Memory,
+        crew: &Crew,
+    ) -> (Result<(), Fault>, bool) {
         #[cfg(feature = "jit")]
         let why = match self.compiled() {
             Ok(compiled) => match compiled.check(memory) {
-                Ok(()) => return (compiled.run(&self.runnable, groups, memory), true),
+                Ok(()) => return (compiled.run(&self.runnable, groups, memory, crew), true),
                 Err(why) => why,
             },
             Err(why) => why,
         };
+        #[cfg(not(feature = "jit"))]
+        let _ = crew;
         #[cfg(not(feature = "jit"))]
         let why = "built without the compiler (feature jit)";
         if !self.is_told.swap(true, Ordering::Relaxed) {

@@ -7,21 +7,36 @@
 //!           └────────┴────► spirv    Vulkan
 //! ```
 
+#[cfg(not(feature = "kernels"))]
+mod absent;
 pub(crate) mod built_ins;
 pub(crate) mod flat;
 pub(crate) mod ir;
 #[cfg(feature = "jit")]
 pub(crate) mod jit;
 pub(crate) mod library;
+#[cfg(feature = "kernels")]
 pub(crate) mod lower;
+#[cfg(feature = "kernels")]
 pub(crate) mod parse;
 pub(crate) mod run;
-#[cfg(feature = "vulkan")]
+#[cfg(all(feature = "kernels", feature = "vulkan"))]
 pub(crate) mod spirv;
 pub(crate) mod store;
 pub(crate) mod write;
 
+#[cfg(all(not(feature = "kernels"), feature = "vulkan"))]
+pub(crate) use absent::spirv;
+#[cfg(not(feature = "kernels"))]
+pub(crate) use absent::{lower, parse};
 use ir::Site;
+#[cfg(feature = "jit")]
+pub(crate) use jit::crew::Crew;
+
+/// Nobody helps where nothing is compiled.
+#[cfg(not(feature = "jit"))]
+#[derive(Debug, Default)]
+pub(crate) struct Crew;
 
 /// Why a text is no kernel, or none that can be translated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +80,7 @@ pub(crate) fn translate(
     Ok((write::write(&program, dialect, checks), program))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "kernels"))]
 mod tests {
     use super::write::{Checks, Dialect};
 

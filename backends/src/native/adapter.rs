@@ -14,7 +14,7 @@ use super::memory::{Memory, NOT_LENDABLE, page_bytes};
 use super::queue::Command;
 use super::stream::{Stream, Streams};
 use crate::account::{Account, Charge};
-use crate::host_launch::{self, Counters, HostLaunch};
+use crate::host_launch::{self, Counters, HostLaunch, Native as Shared};
 use crate::identity;
 use crate::kernel::library::Library;
 use crate::size::host_len;
@@ -23,7 +23,7 @@ use crate::size::host_len;
 pub(super) struct Native {
     account: Arc<Account>,
     library: Library,
-    counters: Arc<Counters>,
+    shared: Arc<Shared>,
 }
 
 /// The opened device.
@@ -75,12 +75,12 @@ impl Native {
         Self {
             account: Account::new(options.memory_bytes),
             library: Library::default(),
-            counters: Arc::default(),
+            shared: Arc::default(),
         }
     }
 
     pub(super) fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.counters)
+        Arc::clone(&self.shared.counters)
     }
 
     fn info(&self) -> DeviceInfo {
@@ -321,7 +321,7 @@ impl Backend for Native {
     }
 
     unsafe fn launch(&self, _: &Device, stream: &Stream, launch: &Launch<'_, Buffer>) -> Result<()> {
-        let launch = HostLaunch::new(launch, Self::KIND, &self.library, Some(&self.counters), at)?;
+        let launch = HostLaunch::new(launch, Self::KIND, &self.library, Some(&self.shared), at)?;
         stream.submit([Command::Launch(Box::new(launch))])
     }
 

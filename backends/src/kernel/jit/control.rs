@@ -1,5 +1,5 @@
-//! Blocks, jumps, and barriers: a thread leaves the code at one, with what it still needs kept, and comes back in
-//! behind it.
+//! Blocks, jumps, and the ends of threads. Without barriers a row of threads runs through the code one after the other;
+//! with barriers, the whole group runs in it ([`super::together`]).
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,14 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, MemFlagsData, SigRef, Signature, Type};
 use cranelift_codegen::ir::{Value, immediates::Ieee32, immediates::Ieee64, types};
 use cranelift_codegen::isa::TargetFrontendConfig;
-use cranelift_frontend::{FunctionBuilder, Switch, Variable};
+use cranelift_frontend::{FunctionBuilder, Variable};
 
 use super::super::flat::{Code, Instr};
-use super::super::ir::{Kind, Own, Program, Reg, Site};
+use super::super::ir::{Kind, Own, Program, Reg, Site, Space};
 use super::super::run::Runnable;
 use super::table::{self, Table};
-use super::{FAULT, operation};
+use super::together::Together;
+use super::{FAULT, live};
 
 /// One function while it is written.
 pub(super) struct Emitter<'a> {
@@ -22,19 +23,20 @@ pub(super) struct Emitter<'a> {
     pub(super) program: &'a Program,
     pub(super) table: &'a Table,
     frame: TargetFrontendConfig,
-    variables: Vec<Variable>,
+    pub(super) variables: Vec<Variable>,
     constants: BTreeMap<Reg, u64>,
     /// Blocks by the instruction that they begin with.
-    blocks: BTreeMap<usize, Block>,
-    barriers: Vec<(usize, Site)>,
-    kept: Vec<Reg>,
+    pub(super) blocks: BTreeMap<usize, Block>,
+    pub(super) barriers: Vec<(usize, Site)>,
+    /// Registers that a thread keeps over each barrier.
+    pub(super) kept: Vec<Vec<Reg>>,
     /// Where a row's next thread begins.
     row: Option<Block>,
-    words: Value,
-    room: Value,
-    x: Variable,
-    y: Value,
-    z: Value,
+    /// How a group runs through barriers.
+    together: Option<Together>,
+    pub(super) words: Value,
+    /// The thread's place in its group.
+    pub(super) id: [Variable; 3],
     fault: Block,
     pub(super) evaluate: SigRef,
     zero: SigRef,
@@ -76,8 +78,11 @@ impl<'a> Emitter<'a> {
         builder.append_block_params_for_function_params(entry);
         builder.switch_to_block(entry);
         let given = builder.block_params(entry).to_vec();
-        let x = builder.declare_var(types::I32);
-        builder.def_var(x, given[2]);
+        let id = [0; 3].map(|_| builder.declare_var(types::I32));
+        let zero = builder.ins().iconst(types::I32, 0);
+        for (side, value) in id.into_iter().zip([zero, given[2], given[3]]) {
+            builder.def_var(side, value);
+        }
         let signature = |parameters: &[Type], result: Option<Type>| Signature {
             params: parameters.iter().copied().map(AbiParam::new).collect(),
             returns: result.into_iter().map(AbiParam::new).collect(),
@@ -107,22 +112,37 @@ impl<'a> Emitter<'a> {
             barriers: barriers.collect(),
             kept: Vec::new(),
             row: None,
+            together: None,
             words: given[0],
-            room: given[1],
-            x,
-            y: given[3],
-            z: given[4],
+            id,
             fault,
             evaluate,
             zero,
             builder,
         };
         emitter.find_blocks();
-        if !emitter.barriers.is_empty() {
-            emitter.kept = emitter.crossing();
+        let first = emitter.blocks[&0];
+        if emitter.barriers.is_empty() {
+            let begin = emitter.builder.create_block();
+            emitter.builder.ins().jump(begin, &[]);
+            emitter.builder.switch_to_block(begin);
+            emitter.clear(Space::Private, 0, emitter.program.private_bytes);
+            emitter.builder.ins().jump(first, &[]);
+            emitter.row = Some(begin);
+        } else {
+            emitter.kept = emitter.kept_over_barriers();
+            emitter.together = Some(Together::begin(&mut emitter, given[1]));
         }
-        emitter.enter(given[5]);
         emitter
+    }
+
+    fn kept_over_barriers(&self) -> Vec<Vec<Reg>> {
+        let starts: Vec<usize> = self.blocks.keys().copied().collect();
+        let behind: Vec<usize> = self.barriers.iter().map(|(at, _)| at + 1).collect();
+        let mut kept = live::before(self.code, &starts, &behind);
+        // A constant needs no room.
+        kept.iter_mut().for_each(|kept| kept.retain(|register| !self.constants.contains_key(register)));
+        kept
     }
 
     /// Writes everything; answers the barriers' sites and how many registers are kept over them.
@@ -140,7 +160,8 @@ impl<'a> Emitter<'a> {
         self.fail();
         self.builder.seal_all_blocks();
         self.builder.finalize(self.frame);
-        (self.barriers.iter().map(|(_, site)| *site).collect(), self.kept.len())
+        let kept = self.kept.iter().map(Vec::len).max().unwrap_or(0);
+        (self.barriers.iter().map(|(_, site)| *site).collect(), kept)
     }
 
     fn find_blocks(&mut self) {
@@ -162,63 +183,15 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Registers that some block reads before it sets them: what else there is does not outlive a block.
-    fn crossing(&self) -> Vec<Reg> {
-        let mut is_kept = vec![false; self.code.registers.len()];
-        let mut set_in = vec![usize::MAX; self.code.registers.len()];
-        let mut block = 0;
-        for (at, instruction) in self.code.instructions.iter().enumerate() {
-            if self.blocks.contains_key(&at) {
-                block = at;
-            }
-            operation::reads(instruction, self.code, |register| {
-                is_kept[register as usize] |= set_in[register as usize] != block;
-            });
-            operation::sets(instruction, |register| set_in[register as usize] = block);
-        }
-        let is_constant = |register: &Reg| self.constants.contains_key(register);
-        let registers = (0_u32..).zip(is_kept).filter(|(_, is_kept)| *is_kept).map(|(register, _)| register);
-        registers.filter(|register| !is_constant(register)).collect()
+    fn clear(&mut self, space: Space, offset: u32, len: u32) {
+        let base = self.base(space);
+        self.clear_at(base, offset, len);
     }
 
-    fn enter(&mut self, resume: Value) {
-        let first = self.blocks[&0];
-        let begin = self.builder.create_block();
-        let mut ways = Switch::new();
-        let mut landings = Vec::new();
-        for (number, &(at, _)) in (1_u128..).zip(&self.barriers) {
-            let landing = self.builder.create_block();
-            ways.set_entry(number, landing);
-            landings.push((landing, at + 1));
-        }
-        if landings.is_empty() {
-            self.builder.ins().jump(begin, &[]);
-        } else {
-            ways.emit(&mut self.builder, resume, begin);
-        }
-        for (landing, at) in landings {
-            self.builder.switch_to_block(landing);
-            for (slot, register) in self.kept.clone().into_iter().enumerate() {
-                let ty = type_of(self.code.registers[register as usize]);
-                let flags = MemFlagsData::trusted();
-                let value = self.builder.ins().load(ty, flags, self.room, bytes_of(slot));
-                self.builder.def_var(self.variables[register as usize], value);
-            }
-            let block = self.blocks[&at];
-            self.builder.ins().jump(block, &[]);
-        }
-        self.builder.switch_to_block(begin);
-        self.clear(table::PRIVATE, 0, self.program.private_bytes);
-        self.builder.ins().jump(first, &[]);
-        // Without barriers a row of threads comes through here, one after the other.
-        self.row = self.barriers.is_empty().then_some(begin);
-    }
-
-    fn clear(&mut self, base: usize, offset: u32, len: u32) {
+    pub(super) fn clear_at(&mut self, base: Value, offset: u32, len: u32) {
         if len == 0 {
             return;
         }
-        let base = self.word(base);
         let to = self.builder.ins().iadd_imm_s(base, i64::from(offset));
         let len = self.builder.ins().iconst(types::I64, i64::from(len));
         let helper: unsafe extern "C" fn(*mut u8, u64) = zero;
@@ -228,6 +201,15 @@ impl<'a> Emitter<'a> {
 
     pub(super) fn address(&mut self, of: *const u8) -> Value {
         self.builder.ins().iconst(types::I64, (of.expose_provenance() as u64).cast_signed())
+    }
+
+    /// Where a memory begins.
+    pub(super) fn base(&mut self, space: Space) -> Value {
+        let own = self.together.as_ref().and_then(|together| together.own_memory(space));
+        match own {
+            Some(own) => self.builder.use_var(own),
+            None => self.word(Table::base(space)),
+        }
     }
 
     /// A word of the table that does not change while the code runs.
@@ -285,7 +267,7 @@ impl<'a> Emitter<'a> {
         self.leave(FAULT);
     }
 
-    fn leave(&mut self, answer: i32) {
+    pub(super) fn leave(&mut self, answer: i32) {
         let answer = self.builder.ins().iconst(types::I32, i64::from(answer.cast_unsigned()));
         self.builder.ins().return_(&[answer]);
     }
@@ -303,7 +285,7 @@ impl<'a> Emitter<'a> {
             Instr::Barrier(_) => self.wait(at),
             Instr::End => self.end(),
             Instr::Zero { offset, len } => {
-                self.clear(table::LOCAL, offset, len);
+                self.clear(Space::Local, offset, len);
                 return true;
             }
             Instr::Load { to, place } => {
@@ -349,20 +331,25 @@ impl<'a> Emitter<'a> {
     }
 
     fn wait(&mut self, at: usize) {
-        for (slot, register) in self.kept.clone().into_iter().enumerate() {
-            let value = self.get(register);
-            self.builder.ins().store(MemFlagsData::trusted(), value, self.room, bytes_of(slot));
+        let number = self.barriers.iter().position(|(barrier, _)| *barrier == at);
+        if let (Some(number), Some(together)) = (number, self.together) {
+            together.wait(self, number);
         }
-        let number = self.barriers.iter().position(|(barrier, _)| *barrier == at).unwrap_or(0) + 1;
-        self.leave(i32::try_from(number).unwrap_or(FAULT));
     }
 
     fn end(&mut self) {
-        let Some(begin) = self.row else { return self.leave(0) };
+        match (self.row, self.together) {
+            (Some(begin), _) => self.next_of_row(begin),
+            (None, Some(together)) => together.end(self),
+            (None, None) => self.leave(0),
+        }
+    }
+
+    fn next_of_row(&mut self, begin: Block) {
         let done = self.builder.create_block();
-        let x = self.builder.use_var(self.x);
+        let x = self.builder.use_var(self.id[0]);
         let next = self.builder.ins().iadd_imm_s(x, 1);
-        self.builder.def_var(self.x, next);
+        self.builder.def_var(self.id[0], next);
         let width = i64::from(self.program.group[0]);
         let is_inside = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, next, width);
         self.builder.ins().brif(is_inside, begin, &[], done, &[]);
@@ -372,9 +359,10 @@ impl<'a> Emitter<'a> {
 
     fn own(&mut self, own: Own) -> Value {
         let word = match own {
-            Own::LocalId(0) => return self.builder.use_var(self.x),
-            Own::LocalId(1) => return self.y,
-            Own::LocalId(_) => return self.z,
+            Own::LocalId(side) => {
+                let side = self.id[usize::from(side).min(2)];
+                return self.builder.use_var(side);
+            }
             Own::GroupId(side) => table::GROUP_ID + usize::from(side),
             Own::GroupCount(side) => table::GROUP_COUNT + usize::from(side),
         };

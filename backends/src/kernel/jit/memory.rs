@@ -69,7 +69,7 @@ impl Emitter<'_> {
         if let Some(is_inside) = is_inside {
             self.check(is_inside, number, offset);
         }
-        let base = self.word(Table::base(place.space));
+        let base = self.base(place.space);
         self.builder.ins().iadd(base, offset)
     }
 

@@ -4,12 +4,15 @@
 //! is a call of the interpreter's own function. Accesses outside are found and told in the same way.
 
 mod control;
+pub(crate) mod crew;
+mod live;
 mod memory;
 mod operation;
 mod run;
 mod table;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use cranelift_codegen::ir::{AbiParam, types};
 use cranelift_codegen::settings::{self, Configurable};
@@ -24,13 +27,15 @@ use table::Table;
 /// Longer kernels are interpreted: compiling takes time that grows faster than they do.
 const INSTRUCTIONS_MAX: usize = 1 << 15;
 
-/// The machine code. Takes the table of what the kernel works on, room for registers over a barrier, the thread's
-/// place in its group, and the barrier to go on behind (0: the beginning). Without barriers it runs the whole row of
-/// threads along x. Answers 0 at the end, the number of a barrier, or [`FAULT`].
-type Entry = unsafe extern "C" fn(*mut u64, *mut u64, u32, u32, u32, u32) -> i32;
+/// The machine code. Takes the table of what the kernel works on, room for the registers that threads keep over a
+/// barrier, and which row of threads along x to run (y and z); with barriers it runs the whole group instead. Answers 0
+/// at the end, [`FAULT`] or [`APART`].
+type Entry = unsafe extern "C" fn(*mut u64, *mut u64, u32, u32) -> i32;
 
 /// An access was outside; the table says which and where.
 const FAULT: i32 = -1;
+/// Not every thread came to the barrier whose number the table has.
+const APART: i32 = -2;
 
 /// A kernel as machine code.
 pub(crate) struct Compiled {
@@ -106,7 +111,7 @@ fn define(module: &mut JITModule, runnable: &Runnable) -> Result<Compiled, Strin
     let told = |error: cranelift_module::ModuleError| format!("{error:?}");
     let mut context = module.make_context();
     let pointer = module.target_config().pointer_type();
-    let parameters = [pointer, pointer, types::I32, types::I32, types::I32, types::I32];
+    let parameters = [pointer, pointer, types::I32, types::I32];
     context.func.signature.params.extend(parameters.map(AbiParam::new));
     context.func.signature.returns.push(AbiParam::new(types::I32));
     let function =

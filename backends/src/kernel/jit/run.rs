@@ -1,18 +1,18 @@
 //! Running compiled code: groups over the processor's cores, the threads of each in turn.
 
-use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::ir::Space;
 use super::super::run::{Fault, Memory, Runnable};
+use super::crew::Crew;
 use super::table::{self, Table};
-use super::{Compiled, FAULT};
+use super::{APART, Compiled, FAULT};
 use crate::sync::lock;
 
-/// A launch of fewer instructions than this (threads × the kernel's) runs on the thread that it came to: starting
+/// A launch of fewer instructions than this (threads × the kernel's) runs on the thread that it came to: waking
 /// others takes longer.
-const SHARED_MIN: u64 = 1 << 20;
+const SHARED_MIN: u64 = 1 << 18;
 
 /// Groups that a core takes at once: a launch has at least so many shares for each core.
 const SHARES_A_CORE: u64 = 16;
@@ -36,7 +36,9 @@ struct Launch<'l> {
     /// The next group that nobody has taken, and how many are taken at once.
     next: AtomicU64,
     share: u64,
-    /// The first group that failed, and why.
+    /// The first group that failed; none has while it is the highest number.
+    failed: AtomicU64,
+    /// The same, and why.
     failure: Mutex<Option<(u64, Fault)>>,
 }
 
@@ -45,8 +47,8 @@ fn words_of(bytes: u32) -> usize {
 }
 
 /// Memory as the code is told of it.
-fn address(memory: &mut [u64], word: usize) -> u64 {
-    memory.as_mut_ptr().wrapping_add(word).expose_provenance() as u64
+fn address(memory: &mut [u64]) -> u64 {
+    memory.as_mut_ptr().expose_provenance() as u64
 }
 
 impl Compiled {
@@ -71,12 +73,12 @@ impl Compiled {
         runnable: &Runnable,
         groups: [u32; 3],
         memory: &mut Memory,
+        crew: &Crew,
     ) -> Result<(), Fault> {
         let count: u64 = groups.into_iter().map(u64::from).product();
         let threads: u64 = runnable.program.group.into_iter().map(u64::from).product();
         let work = count.saturating_mul(threads).saturating_mul(runnable.code.instructions.len() as u64);
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get) as u64;
-        let cores = if work < SHARED_MIN { 1 } else { cores.min(count).max(1) };
+        let cores = if work < SHARED_MIN { 1 } else { (crew.size() as u64 + 1).min(count).max(1) };
         let launch = Launch {
             compiled: self,
             runnable,
@@ -84,18 +86,10 @@ impl Compiled {
             words: self.words(memory, groups),
             next: AtomicU64::new(0),
             share: (count / (cores * SHARES_A_CORE)).max(1),
+            failed: AtomicU64::new(u64::MAX),
             failure: Mutex::new(None),
         };
-        std::thread::scope(|scope| {
-            for _ in 1..cores {
-                let name = std::thread::Builder::new().name("spoc-kernel".to_owned());
-                // Where no thread can be had, those that are there do the work.
-                if name.spawn_scoped(scope, || launch.work()).is_err() {
-                    break;
-                }
-            }
-            launch.work();
-        });
+        crew.run(usize::try_from(cores - 1).unwrap_or(0), &|| launch.work());
         let failure = lock(&launch.failure).take();
         failure.map_or(Ok(()), |(_, fault)| Err(fault))
     }
@@ -130,7 +124,7 @@ impl Launch<'_> {
                 return;
             }
             for number in first..count.min(first + self.share) {
-                if lock(&self.failure).is_some_and(|(failed, _)| failed < number) {
+                if self.failed.load(Ordering::Relaxed) < number {
                     return;
                 }
                 let id = [number % x, number / x % y, number / (x * y)];
@@ -139,6 +133,7 @@ impl Launch<'_> {
                 if let Err(fault) = self.group(&mut core) {
                     let mut failure = lock(&self.failure);
                     if failure.is_none_or(|(failed, _)| number < failed) {
+                        self.failed.store(number, Ordering::Relaxed);
                         *failure = Some((number, fault));
                     }
                     return;
@@ -161,68 +156,39 @@ impl Launch<'_> {
             local: vec![0; words_of(self.runnable.code.local_bytes) * threads],
             room: vec![0; self.compiled.kept * threads],
         };
-        core.words[table::GROUP] = address(&mut core.group, 0);
+        core.words[table::GROUP] = address(&mut core.group);
+        core.words[table::PRIVATE] = address(&mut core.private);
+        core.words[table::LOCAL] = address(&mut core.local);
         core
     }
 
     fn group(&self, core: &mut Core) -> Result<(), Fault> {
         let [_, y, z] = self.runnable.program.group;
         if !self.compiled.barriers.is_empty() {
-            return self.group_together(core);
+            return self.call(core, 0, 0);
         }
         for z in 0..z {
             for y in 0..y {
-                self.call(core, 0, [0, y, z], 0)?;
+                self.call(core, y, z)?;
             }
         }
         Ok(())
     }
 
-    /// All threads run to a barrier, then on to the next.
-    fn group_together(&self, core: &mut Core) -> Result<(), Fault> {
-        let [x, y, z] = self.runnable.program.group;
-        let mut behind = 0;
-        loop {
-            let mut first = None;
-            let mut apart = None;
-            let mut thread = 0;
-            for z in 0..z {
-                for y in 0..y {
-                    for x in 0..x {
-                        let came = self.call(core, thread, [x, y, z], behind)?;
-                        let first = *first.get_or_insert(came);
-                        if came != first && apart.is_none() {
-                            apart = Some(if first == 0 { came } else { first });
-                        }
-                        thread += 1;
-                    }
-                }
-            }
-            if let Some(barrier) = apart {
-                let site = self.compiled.barriers.get(barrier.saturating_sub(1) as usize);
-                return Err(Fault::Apart { site: site.copied().unwrap_or_default() });
-            }
-            match first {
-                None | Some(0) => return Ok(()),
-                Some(barrier) => behind = barrier,
-            }
-        }
-    }
-
-    /// Runs a thread, or a row of them, on from a barrier; answers the one that it came to.
-    fn call(&self, core: &mut Core, thread: usize, id: [u32; 3], behind: u32) -> Result<u32, Fault> {
-        let program = &self.runnable.program;
-        let private = thread * words_of(program.private_bytes);
-        core.words[table::PRIVATE] = address(&mut core.private, private);
-        core.words[table::LOCAL] =
-            address(&mut core.local, thread * words_of(self.runnable.code.local_bytes));
+    /// Runs a row of threads, or the whole group where there are barriers.
+    fn call(&self, core: &mut Core, y: u32, z: u32) -> Result<(), Fault> {
         let (words, room) = (core.words.as_mut_ptr(), core.room.as_mut_ptr());
-        let room = room.wrapping_add(thread * self.compiled.kept);
-        let [x, y, z] = id;
         // SAFETY: `Memory::new`'s caller answers for the buffers; the other memory is this core's, made in `core` as
         // large as the program says for this many threads. The code checks every access against those sizes.
-        let came = unsafe { (self.compiled.entry)(words, room, x, y, z, behind) };
-        if came == FAULT { Err(self.fault(core)) } else { Ok(came.unsigned_abs()) }
+        match unsafe { (self.compiled.entry)(words, room, y, z) } {
+            FAULT => Err(self.fault(core)),
+            APART => {
+                let number = usize::try_from(core.words[table::FAULT_PLACE]).unwrap_or(usize::MAX);
+                let site = self.compiled.barriers.get(number.wrapping_sub(1));
+                Err(Fault::Apart { site: site.copied().unwrap_or_default() })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn fault(&self, core: &Core) -> Fault {

@@ -5,12 +5,14 @@ use super::super::ir::{Limit, Space};
 
 pub(super) const SCALARS: usize = 0;
 pub(super) const GROUP: usize = 1;
+/// Of a group's first thread; the others' follow.
 pub(super) const PRIVATE: usize = 2;
 pub(super) const LOCAL: usize = 3;
 /// Three words each.
 pub(super) const GROUP_ID: usize = 4;
 pub(super) const GROUP_COUNT: usize = 7;
-/// The number of the place that was outside, and the offset in bytes that it came to.
+/// The number of the place that was outside, and the offset in bytes that it came to; the number of a barrier that not
+/// every thread came to.
 pub(super) const FAULT_PLACE: usize = 10;
 pub(super) const FAULT_OFFSET: usize = 11;
 /// Address and length of each buffer.

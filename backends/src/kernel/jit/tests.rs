@@ -3,6 +3,7 @@
 
 use super::super::library::Module;
 use super::super::run::{Buffer, Fault, Memory};
+use super::crew::Crew;
 
 /// Runs a kernel over a copy of the buffers; answers what is in them then.
 fn run(
@@ -21,7 +22,7 @@ fn run(
     // SAFETY: the buffers live until the end, and nobody else has them.
     let mut memory = unsafe { Memory::new(views.collect(), vec![7, 0, 0, 0, 0, 0, 128, 63]) };
     let outcome = if compiled {
-        module.compiled().unwrap().run(&module.runnable, groups, &mut memory)
+        module.compiled().unwrap().run(&module.runnable, groups, &mut memory, &Crew::default())
     } else {
         module.runnable.run(groups, &mut memory)
     };
