@@ -108,6 +108,20 @@ pub enum ErrorKind {
         /// Bytes that may be taken.
         have_bytes: u64,
     },
+    /// A group of devices is none: empty, or one device is in it twice.
+    #[error("expected different devices, found {found}, of which one is there twice or none at all")]
+    NoDevices {
+        /// How many were given.
+        found: usize,
+    },
+    /// A placement map names devices that the group has not.
+    #[error("the map has devices 0 to {}, there are {have}", need.saturating_sub(1))]
+    TooFewDevices {
+        /// Devices of the map.
+        need: u32,
+        /// Devices of the group.
+        have: usize,
+    },
     /// Sizes that do not fit 64 bits, or more tensors than can be numbered.
     #[error("the model's groups cannot be numbered or laid out in 64 bits")]
     CatalogueTooLarge,
@@ -180,6 +194,7 @@ impl ErrorKind {
             ErrorKind::GroupTooWide { .. } => "group_too_wide",
             ErrorKind::WiderThanSegment { .. } => "wider_than_segment",
             ErrorKind::TooManySlots { .. } => "too_many_slots",
+            ErrorKind::NoDevices { .. } | ErrorKind::TooFewDevices { .. } => "no_device",
             ErrorKind::NoSuchClass { .. } => "no_such_class",
             ErrorKind::TableTooSmall { .. } => "table_too_small",
             ErrorKind::DeviceTooSmall { .. } => "device_too_small",

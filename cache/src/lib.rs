@@ -75,7 +75,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use key::{Key, ModelId};
 pub use lease::{Acquire, Lease, Pending, Slot};
 pub use profile::{BadProfile, Profile};
-pub use pump::{Pump, PumpOptions, RingReport, Stages};
+pub use pump::{Pump, PumpGroup, PumpOptions, RingReport, Stages};
 pub use readers::{Reader, ReaderAcquire, ReaderLease, ReaderPending};
 pub use slots::state::State;
 pub use spoc_bridge::{Missed, Rung};

@@ -4,10 +4,12 @@
 mod batch;
 mod berth;
 pub mod in_place;
+mod shared;
 
 pub use batch::Batch;
 pub use berth::{Berth, Berths, GivenBack, Kept};
 pub use in_place::{InPlace, Within};
+pub use shared::SharedRing;
 
 use spoc_driver::{Device, HostMemory, HostMemoryOptions, HostSink, HostSource, Pin, Pinned};
 use spoc_io::HostRegion;

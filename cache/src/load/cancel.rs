@@ -1,6 +1,5 @@
 //! Ending a load that nobody wants any more.
 
-use super::LoadSink;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -11,7 +10,13 @@ pub struct Cancel(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     thrown: bool,
-    loads: Vec<Weak<LoadSink>>,
+    loads: Vec<Weak<dyn Stop>>,
+}
+
+/// A load that can be ended early.
+pub(super) trait Stop: Send + Sync {
+    /// Nobody wants it any more; no effect once it has ended.
+    fn stop(&self);
 }
 
 impl Cancel {
@@ -39,11 +44,12 @@ impl Cancel {
     }
 
     /// Stops this load when the switch is thrown: now, if it has been.
-    pub(super) fn watch(&self, load: &Arc<LoadSink>) {
+    pub(super) fn watch<L: Stop + 'static>(&self, load: &Arc<L>) {
         let mut state = self.lock();
         if !state.thrown {
             state.loads.retain(|load| load.strong_count() > 0);
-            state.loads.push(Arc::downgrade(load));
+            let load: Weak<L> = Arc::downgrade(load);
+            state.loads.push(load);
             return;
         }
         drop(state);

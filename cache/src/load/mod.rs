@@ -5,11 +5,13 @@ mod cancel;
 mod image;
 mod layout;
 mod pack;
+mod placed;
 mod slices;
 mod verify;
 
 pub use cancel::Cancel;
 pub use pack::Placement;
+pub use placed::{PlaceOptions, Placed, PlacedDevice, PlacedReport, load_placed};
 pub use slices::{LoadedSlices, Slice, load_slices};
 
 use layout::Layout;
@@ -253,8 +255,7 @@ struct LoadSink {
     progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
 }
 
-impl LoadSink {
-    /// Nobody wants the load any more; no effect once it has ended.
+impl cancel::Stop for LoadSink {
     fn stop(&self) {
         let mut state = self.lock();
         if !state.ended {
@@ -262,7 +263,9 @@ impl LoadSink {
             self.changed.notify_all();
         }
     }
+}
 
+impl LoadSink {
     fn lock(&self) -> MutexGuard<'_, LoadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

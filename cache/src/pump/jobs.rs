@@ -15,6 +15,21 @@ pub(crate) struct JobId {
 }
 
 impl JobId {
+    /// Of no job.
+    pub(super) const NONE: JobId = JobId { index: u32::MAX, generation: 0 };
+
+    pub(super) fn new(index: u32, generation: u32) -> JobId {
+        JobId { index, generation }
+    }
+
+    pub(super) fn index(self) -> usize {
+        self.index as usize
+    }
+
+    pub(super) fn generation(self) -> u32 {
+        self.generation
+    }
+
     pub fn token(self) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(self.index)
     }
@@ -77,6 +92,8 @@ pub(crate) enum Places {
     One { segment: Segment, offset_bytes: u64 },
     /// Target n is place n.
     Many(Arc<[Place]>),
+    /// Target n is place n, if it is here at all.
+    Some(Arc<[Option<Place>]>),
 }
 
 impl Places {
@@ -85,6 +102,9 @@ impl Places {
             Places::One { segment, offset_bytes } => Some((segment, *offset_bytes)),
             Places::Many(places) => {
                 places.get(target as usize).map(|place| (&place.segment, place.offset_bytes))
+            }
+            Places::Some(places) => {
+                places.get(target as usize)?.as_ref().map(|place| (&place.segment, place.offset_bytes))
             }
         }
     }

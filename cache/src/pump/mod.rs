@@ -4,10 +4,13 @@
 //! A [`Pump`] is started once a device and serves any number of caches and loads on it. Whoever wants bytes
 //! hands it a [`Job`]: a read plan, where its targets are, and a [`Sink`] to call.
 
+mod group;
 mod jobs;
 mod stages;
 mod thread;
 
+pub use group::PumpGroup;
+pub(crate) use group::{GroupJob, Leg};
 pub(crate) use jobs::{Begin, Feed, Job, JobId, Place, Places, Sink};
 pub use stages::Stages;
 
@@ -102,19 +105,23 @@ pub(crate) struct Shared {
     wake: crossbeam_channel::Sender<()>,
 }
 
-/// A reader, a staging ring and a copy thread for one device.
+/// A reader, a staging ring and a copy thread for one device; or a share of those of a [`PumpGroup`].
 ///
 /// An error that the device reports for enqueued copies is final for the copy stream: what was in flight
 /// fails, and so does everything asked of this pump afterwards. Start another one.
 pub struct Pump {
     device: Device,
-    shared: Arc<Shared>,
-    chunks: usize,
-    memory: Arc<RingMemory>,
+    counters: Counters,
     ring: OnceLock<RingReport>,
     plan_options: PlanOptions,
     prepare: Duration,
-    thread: Option<JoinHandle<()>>,
+    drive: Drive,
+}
+
+/// What carries jobs out.
+enum Drive {
+    Own { shared: Arc<Shared>, chunks: usize, memory: Arc<RingMemory>, thread: Option<JoinHandle<()>> },
+    Lane(group::Lane),
 }
 
 impl fmt::Debug for Pump {
@@ -147,9 +154,10 @@ impl Pump {
         let reader = Reader::start(Arc::clone(&memory) as Arc<dyn HostRegion>, reader_options)?;
         let completions = reader.completions().clone();
         let (wake, woken) = crossbeam_channel::bounded(1);
+        let counters = options.counters.unwrap_or_else(|| Counters::on_heap(0));
         let shared = Arc::new(Shared {
             jobs: Jobs::new(reader),
-            counters: options.counters.unwrap_or_else(|| Counters::on_heap(0)),
+            counters: counters.clone(),
             stopping: AtomicBool::new(false),
             wake,
         });
@@ -164,13 +172,11 @@ impl Pump {
         memory.begin_pinning();
         Ok(Arc::new(Pump {
             device: device.clone(),
-            shared,
-            chunks,
-            memory,
+            counters,
             ring: OnceLock::new(),
             plan_options: PlanOptions { chunk_bytes: options.reader.chunk_bytes, ..PlanOptions::default() },
             prepare: began.elapsed(),
-            thread: Some(thread),
+            drive: Drive::Own { shared, chunks, memory, thread: Some(thread) },
         }))
     }
 
@@ -183,7 +189,7 @@ impl Pump {
     /// What it counts, together with every cache and load on it.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.shared.counters
+        &self.counters
     }
 
     /// How its ring came to be. Waits for the ring's registration with the device, which begins at the
@@ -192,11 +198,14 @@ impl Pump {
     pub fn ring(&self) -> &RingReport {
         self.ring.get_or_init(|| {
             let chunk_bytes = self.plan_options.chunk_bytes as usize;
-            RingReport {
-                bytes: self.chunks * chunk_bytes,
-                chunk_bytes,
-                rung: self.memory.rung(),
-                missed: self.memory.missed().to_vec(),
+            match &self.drive {
+                Drive::Own { chunks, memory, .. } => RingReport {
+                    bytes: chunks * chunk_bytes,
+                    chunk_bytes,
+                    rung: memory.rung(),
+                    missed: memory.missed().to_vec(),
+                },
+                Drive::Lane(lane) => lane.ring_report(chunk_bytes),
             }
         })
     }
@@ -212,14 +221,20 @@ impl Pump {
     /// # Errors
     /// [`ErrorKind::Closed`] while shutting down.
     pub fn reader_report(&self) -> Result<ReaderReport> {
-        self.shared.jobs.report()
+        match &self.drive {
+            Drive::Own { shared, .. } => shared.jobs.report(),
+            Drive::Lane(lane) => lane.report(),
+        }
     }
 
     /// Where time went so far, over everything that this pump served.
     #[must_use]
     pub fn stages(&self) -> Stages {
-        self.shared.note_reader();
-        Stages::read(&self.shared.counters)
+        match &self.drive {
+            Drive::Own { shared, .. } => shared.note_reader(),
+            Drive::Lane(lane) => lane.note_reader(&self.counters),
+        }
+        Stages::read(&self.counters)
     }
 
     /// How plans for this pump's chunks are cut.
@@ -229,27 +244,41 @@ impl Pump {
 
     /// Calls `sink.tick` about twice a second while there is little to do.
     pub(crate) fn watch(&self, sink: Weak<dyn Sink>) {
-        self.shared.jobs.watch(sink);
+        match &self.drive {
+            Drive::Own { shared, .. } => shared.jobs.watch(sink),
+            Drive::Lane(lane) => lane.watch(sink),
+        }
     }
 }
 
 impl Feed for Pump {
     fn submit(&self, job: Job) -> Result<JobId> {
-        let held = job.held.is_some();
-        let id = self.shared.jobs.submit(job)?;
-        if held {
-            // Full: it is about to look.
-            let _ = self.shared.wake.try_send(());
+        match &self.drive {
+            Drive::Own { shared, .. } => {
+                let held = job.held.is_some();
+                let id = shared.jobs.submit(job)?;
+                if held {
+                    // Full: it is about to look.
+                    let _ = shared.wake.try_send(());
+                }
+                Ok(id)
+            }
+            Drive::Lane(lane) => lane.submit(job),
         }
-        Ok(id)
     }
 
     fn cancel(&self, job: JobId) {
-        self.shared.jobs.cancel(job);
+        match &self.drive {
+            Drive::Own { shared, .. } => shared.jobs.cancel(job),
+            Drive::Lane(lane) => lane.cancel(job),
+        }
     }
 
     fn promote(&self, job: JobId, class: ReadClass) {
-        self.shared.jobs.promote(job, class);
+        match &self.drive {
+            Drive::Own { shared, .. } => shared.jobs.promote(job, class),
+            Drive::Lane(lane) => lane.promote(job, class),
+        }
     }
 }
 
@@ -266,9 +295,10 @@ impl Shared {
 impl Drop for Pump {
     /// Ends the reader, then the thread, which fails what was not finished. Copies that are enqueued run.
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Release);
-        let reader = self.shared.jobs.close();
-        let Some(thread) = self.thread.take() else { return };
+        let Drive::Own { shared, thread, .. } = &mut self.drive else { return };
+        shared.stopping.store(true, Ordering::Release);
+        let reader = shared.jobs.close();
+        let Some(thread) = thread.take() else { return };
         if thread.thread().id() == std::thread::current().id() {
             // The last owner went away inside a sink's call. The reader needs this thread to take its
             // completions before it can end, and a thread cannot wait for itself.

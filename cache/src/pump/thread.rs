@@ -19,19 +19,19 @@ use std::time::{Duration, Instant};
 
 /// How long the thread sleeps at most: its heartbeat, and the delay of noticing that it is to stop while the
 /// reader cannot end.
-const BEAT: Duration = Duration::from_millis(500);
+pub(super) const BEAT: Duration = Duration::from_millis(500);
 
 /// How often the thread looks at copies that may stand behind a launch while it waits for reads.
-const GLANCE_STANDING: Duration = Duration::from_millis(10);
+pub(super) const GLANCE_STANDING: Duration = Duration::from_millis(10);
 
 /// How often it looks at others.
-const GLANCE: Duration = Duration::from_millis(1);
+pub(super) const GLANCE: Duration = Duration::from_millis(1);
 
 /// How often it looks at copies into the host tier that a fill waits for.
-const GLANCE_JOINED: Duration = Duration::from_micros(50);
+pub(super) const GLANCE_JOINED: Duration = Duration::from_micros(50);
 
 /// Chunks enqueued together, at most. More gain nothing, and come back to the ring later.
-const BATCH_MAX: usize = 8;
+pub(super) const BATCH_MAX: usize = 8;
 
 /// A chunk whose copies are enqueued, or are about to be.
 struct Held {

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::in_place::{HostTargets, Landing};
 use super::queue::Shared;
 
-/// Bytes of a file, in the staging region or in place. Whoever holds the chunk alone may use its bytes. Dropping one of
-/// the region returns it to the reader's ring and wakes the reader if it waits for one. It keeps its memory alive, also
-/// after its reader.
+/// Bytes of a file, in the staging region or in place. Only who holds the chunk may use its bytes. Dropping the last
+/// [share](Chunk::share) of one of the region returns it to the reader's ring and wakes the reader if it waits for one. It
+/// keeps its memory alive, also after its reader.
 pub struct Chunk {
     hold: Hold,
     len_bytes: u32,
@@ -28,6 +29,7 @@ unsafe impl Sync for Chunk {}
 impl Chunk {
     /// `index` must have left the list of free chunks, which makes this its only owner.
     pub(super) fn new(shared: Arc<Shared>, index: u32, len_bytes: u32) -> Self {
+        shared.holders[index as usize].store(1, Ordering::Relaxed);
         Self { hold: Hold::Ring { shared, index }, len_bytes }
     }
 
@@ -35,6 +37,19 @@ impl Chunk {
     pub(super) fn in_place(landing: Landing, room_bytes: u32, len_bytes: u32) -> Self {
         let Landing { start, targets } = landing;
         Self { hold: Hold::InPlace { start, room_bytes, _targets: targets }, len_bytes }
+    }
+
+    /// The same bytes for one more holder: the chunk returns to the ring with the last of them. `None` in place, where there
+    /// is nothing to return. Allocates nothing.
+    #[must_use]
+    pub fn share(&self) -> Option<Self> {
+        let Hold::Ring { shared, index } = &self.hold else { return None };
+        // This holder keeps the count above 0 meanwhile.
+        shared.holders[*index as usize].fetch_add(1, Ordering::Relaxed);
+        Some(Self {
+            hold: Hold::Ring { shared: Arc::clone(shared), index: *index },
+            len_bytes: self.len_bytes,
+        })
     }
 
     /// Whether the bytes are where they belong already, so that there is nothing to copy.
@@ -47,7 +62,8 @@ impl Chunk {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the region, or the targets, map that many initialised bytes here for as long as `hold` lives; this
-        // chunk is their only owner, and reads into them ended before a caller could get it; the slice borrows it.
+        // chunk and its shares are their only owners, reads into them ended before a caller could get it, and nobody
+        // writes them afterwards; the slice borrows it.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len_bytes()) }
     }
 
@@ -96,7 +112,8 @@ impl Chunk {
         let start = start.min(end);
         // SAFETY: start ≤ the chunk's length.
         let first = unsafe { self.start().add(start as usize) };
-        // SAFETY: the range is inside the chunk, whose only owner `self` is borrowed mutably; every byte of a region
+        // SAFETY: the range is inside the chunk, whose only owner `self`, which readers do not share before they deliver it,
+        // is borrowed mutably; every byte of a region
         // or target is mapped and initialised (zeroed or filled), as its contract says.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), (end - start) as usize) }
     }
@@ -104,7 +121,10 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if let Hold::Ring { shared, index } = &self.hold {
+        if let Hold::Ring { shared, index } = &self.hold
+            // What the others did with the bytes happened before the next read into them.
+            && shared.holders[*index as usize].fetch_sub(1, Ordering::AcqRel) == 1
+        {
             shared.give_back(*index);
         }
     }

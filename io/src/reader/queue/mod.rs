@@ -6,7 +6,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Reads that are late and still in the kernel.
     pub(crate) hung: AtomicUsize,
+    /// How many hold each chunk that is not free.
+    pub(super) holders: Box<[AtomicU32]>,
     core: Mutex<Core>,
     pool_wake: Condvar,
     ring_wake: RingWake,
@@ -101,6 +103,7 @@ impl Shared {
             chunk_bytes,
             counters: Counters::default(),
             hung: AtomicUsize::new(0),
+            holders: (0..chunks).map(|_| AtomicU32::new(0)).collect(),
             core: Mutex::new(core),
             pool_wake: Condvar::new(),
             ring_wake: RingWake::new()?,
