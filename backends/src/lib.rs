@@ -17,9 +17,13 @@ pub mod interpreter;
 mod kernel;
 pub mod matrix;
 mod matvec;
+#[cfg(all(feature = "kernels", any(test, feature = "doubles", target_vendor = "apple")))]
+pub mod metal;
 pub mod native;
 #[cfg(feature = "opencl")]
 pub mod opencl;
+#[cfg(any(feature = "vulkan", feature = "webgpu"))]
+mod parts;
 mod probe;
 mod size;
 #[cfg(any(feature = "cuda", feature = "hip"))]
@@ -27,6 +31,8 @@ mod streamed;
 mod sync;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
+#[cfg(feature = "webgpu")]
+pub mod webgpu;
 
 pub use capacity::host_memory_available;
 pub use matvec::{MATVEC_COLUMNS, MatVec};

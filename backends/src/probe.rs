@@ -67,11 +67,11 @@ fn probe_one(kind: BackendKind) -> ProbeOutcome {
         #[cfg(not(feature = "opencl"))]
         BackendKind::OpenCl => without_adapter(kind, &["libOpenCL.so.1", "libOpenCL.so"]),
         BackendKind::Vulkan => probe_vulkan(),
-        BackendKind::Metal => missing("Metal exists on macOS only"),
+        BackendKind::Metal => probe_metal(),
         BackendKind::Interpreter => {
             ProbeOutcome::Found(interpreter::backend(interpreter::Options::default()))
         }
-        BackendKind::WebGpu => missing("this build has no webgpu adapter"),
+        BackendKind::WebGpu => probe_webgpu(),
         BackendKind::Fake => missing("the fake backend is for tests, and is made by them"),
     }
 }
@@ -101,6 +101,38 @@ fn probe_vulkan() -> ProbeOutcome {
 #[cfg(not(feature = "vulkan"))]
 fn probe_vulkan() -> ProbeOutcome {
     without_adapter(BackendKind::Vulkan, &["libvulkan.so.1", "libvulkan.so"])
+}
+
+#[cfg(all(feature = "kernels", target_vendor = "apple"))]
+fn probe_metal() -> ProbeOutcome {
+    use crate::metal::{Options, backend};
+    match Options::from_env().and_then(backend) {
+        Ok(probed) => ProbeOutcome::Found(probed),
+        Err(reason) => ProbeOutcome::Missing { reason },
+    }
+}
+
+#[cfg(not(all(feature = "kernels", target_vendor = "apple")))]
+fn probe_metal() -> ProbeOutcome {
+    missing(if cfg!(target_vendor = "apple") {
+        "this build has no metal adapter (it comes with the feature kernels)"
+    } else {
+        "Metal exists on macOS only"
+    })
+}
+
+#[cfg(feature = "webgpu")]
+fn probe_webgpu() -> ProbeOutcome {
+    use crate::webgpu::{Options, backend};
+    match Options::from_env().and_then(backend) {
+        Ok(probed) => ProbeOutcome::Found(probed),
+        Err(reason) => ProbeOutcome::Missing { reason },
+    }
+}
+
+#[cfg(not(feature = "webgpu"))]
+fn probe_webgpu() -> ProbeOutcome {
+    missing("this build has no webgpu adapter (it comes with the feature webgpu)")
 }
 
 fn missing(reason: &str) -> ProbeOutcome {

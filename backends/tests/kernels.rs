@@ -19,7 +19,13 @@ const FLOATS: KindRule = KindRule::Exactly(ElementKind::F32);
 /// The backends that run WGSL here; CUDA's adapter takes other forms.
 fn devices() -> &'static [(BackendKind, Device)] {
     static DEVICES: OnceLock<Vec<(BackendKind, Device)>> = OnceLock::new();
-    let kinds = [BackendKind::Interpreter, BackendKind::Native, BackendKind::OpenCl, BackendKind::Vulkan];
+    let kinds = [
+        BackendKind::Interpreter,
+        BackendKind::Native,
+        BackendKind::OpenCl,
+        BackendKind::Vulkan,
+        BackendKind::WebGpu,
+    ];
     DEVICES.get_or_init(|| {
         kinds
             .into_iter()

@@ -32,7 +32,8 @@ impl<T: Element> Vector<T> {
     /// Writes a few elements into the device copy, from `first` on, and returns without waiting for the device:
     /// `src` is copied to a pinned ring and on from there, on the default stream. `src` can be overwritten as
     /// soon as this returns. Waits only for room in the ring, and for non-blocking streams that still use the
-    /// vector. Complete on return where the device has no asynchronous copies.
+    /// vector. Complete on return where the device has no asynchronous copies; where it has no pinned memory, `src` is
+    /// copied to ordinary memory.
     ///
     /// # Errors
     /// `TooLarge` over [`MAX_STAGED_BYTES`]; `Capturing`; as [`Vector::copy_to_device`].
@@ -107,12 +108,15 @@ impl Part {
             dst_offset: self.offset,
             len_bytes: src.len(),
         };
-        if device.capabilities().async_copies.is_available() {
+        let capabilities = device.capabilities();
+        let is_async = capabilities.async_copies.is_available();
+        if is_async && capabilities.pinned_alloc.is_available() {
             let staged = device.stage(target.core_arc(), src)?;
             return Ok(target.copy_to_device(staged, &[range])?);
         }
+        // Without pinned memory there is no ring to gain from: the ledger keeps a copy, as of any source.
         target.copy_to_device(src.to_vec(), &[range])?;
-        target.synchronize()
+        if is_async { Ok(()) } else { target.synchronize() }
     }
 }
 

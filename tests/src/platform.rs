@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use spoc_backends::{ProbeOutcome, ProbeReport, native, probe};
+use spoc_backends::{ProbeOutcome, ProbeReport, metal, native, probe};
 use spoc_driver::backend::Probed;
 use spoc_driver::fake::{self, FakeControl, FakeOptions};
 use spoc_driver::{BackendKind, Device, DeviceSelector, Driver, Error};
@@ -138,10 +138,43 @@ impl Platform {
         Self { kind: BackendKind::Cuda, table, make: || found(BackendKind::Cuda) }
     }
 
+    /// WebGPU, every device of it; there where the build has it.
+    #[must_use]
+    pub fn webgpu() -> Self {
+        let table = Table {
+            async_copies: Offer::Yes,
+            pinned_alloc: Offer::No,
+            host_register: Offer::No,
+            export_memory: Offer::No,
+            host_pointer: Offer::No,
+        };
+        Self { kind: BackendKind::WebGpu, table, make: || found(BackendKind::WebGpu) }
+    }
+
+    /// Metal's adapter over a test double of the API: the adapter's own logic, and no Metal device.
+    #[must_use]
+    pub fn metal_double() -> Self {
+        let table = Table {
+            async_copies: Offer::No,
+            pinned_alloc: Offer::Yes,
+            host_register: Offer::Yes,
+            export_memory: Offer::No,
+            host_pointer: Offer::Yes,
+        };
+        Self { kind: BackendKind::Metal, table, make: make_metal_double }
+    }
+
     /// Every backend that has devices, in the order in which records list them.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        vec![Self::native(), Self::interpreter(), Self::opencl(), Self::vulkan(), Self::cuda()]
+        vec![
+            Self::native(),
+            Self::interpreter(),
+            Self::opencl(),
+            Self::vulkan(),
+            Self::cuda(),
+            Self::webgpu(),
+        ]
     }
 
     /// A fresh bench, or why there is none here.
@@ -194,6 +227,12 @@ const FAKE_BYTES: u64 = 64 << 20;
 fn make_native() -> Result<Bench, String> {
     let backend = native::backend(native::Options { memory_bytes: Some(NATIVE_BYTES) });
     Ok(Bench { backend, hold_way: HoldWay::Gate, memory_bytes: Some(NATIVE_BYTES), watcher: None })
+}
+
+#[allow(clippy::unnecessary_wraps)]
+fn make_metal_double() -> Result<Bench, String> {
+    let backend = metal::double(metal::Options { batch: Some(4) });
+    Ok(Bench { backend, hold_way: HoldWay::Load, memory_bytes: None, watcher: None })
 }
 
 #[allow(clippy::unnecessary_wraps)]

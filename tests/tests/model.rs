@@ -61,6 +61,16 @@ fn vulkan_agrees_with_the_reference() {
 }
 
 #[test]
+fn webgpu_agrees_with_the_reference() {
+    agree(Platform::webgpu(), 60, 60);
+}
+
+#[test]
+fn metals_adapter_over_a_double_agrees_with_the_reference() {
+    agree(Platform::metal_double(), 60, 60);
+}
+
+#[test]
 fn programs_print_as_source() {
     use proptest::strategy::{Strategy, ValueTree};
     let tree = model::programs(40, 1).new_tree(&mut TestRunner::deterministic()).expect("a program");

@@ -18,6 +18,8 @@ use super::ir::{Kind, Program, ScalarSlot};
 use super::jit::Compiled;
 use super::parse::Parsed;
 use super::run::{Fault, Memory, Runnable};
+#[cfg(all(feature = "kernels", any(test, feature = "doubles", target_vendor = "apple")))]
+use super::texts::Msl;
 use super::write::{self, Checks, Dialect};
 use crate::sync::lock;
 
@@ -38,6 +40,10 @@ pub(crate) struct Module {
     source: OnceLock<Source>,
     #[cfg(feature = "vulkan")]
     spirv: OnceLock<Result<Vec<u32>, Refusal>>,
+    #[cfg(feature = "webgpu")]
+    wgsl: OnceLock<Result<String, Refusal>>,
+    #[cfg(all(feature = "kernels", any(test, feature = "doubles", target_vendor = "apple")))]
+    msl: OnceLock<Result<Msl, Refusal>>,
 }
 
 impl Module {
@@ -60,6 +66,10 @@ impl Module {
             source: OnceLock::new(),
             #[cfg(feature = "vulkan")]
             spirv: OnceLock::new(),
+            #[cfg(feature = "webgpu")]
+            wgsl: OnceLock::new(),
+            #[cfg(all(feature = "kernels", any(test, feature = "doubles", target_vendor = "apple")))]
+            msl: OnceLock::new(),
         })
     }
 
@@ -109,6 +119,20 @@ impl Module {
         words.as_deref().map_err(Clone::clone)
     }
 
+    /// It as WebGPU takes it, written once.
+    #[cfg(feature = "webgpu")]
+    pub(crate) fn wgsl(&self) -> Result<&str, Refusal> {
+        let text = self.wgsl.get_or_init(|| super::texts::wgsl(&self.parsed, &self.program().entry));
+        text.as_deref().map_err(Clone::clone)
+    }
+
+    /// It as MSL, written once.
+    #[cfg(all(feature = "kernels", any(test, feature = "doubles", target_vendor = "apple")))]
+    pub(crate) fn msl(&self) -> Result<&Msl, Refusal> {
+        let write = || super::texts::msl(&self.parsed, &self.program().entry, self.checks());
+        self.msl.get_or_init(write).as_ref().map_err(Clone::clone)
+    }
+
     /// It as OpenCL C, written once.
     pub(crate) fn opencl(&self) -> &str {
         self.opencl.get_or_init(|| write::write(self.program(), Dialect::OpenCl, self.checks()))
@@ -125,7 +149,7 @@ impl Module {
     }
 
     /// Bounds are checked unless the kernel is known to keep to them.
-    fn checks(&self) -> Checks {
+    pub(crate) fn checks(&self) -> Checks {
         if self.is_trusted { Checks::Off } else { Checks::On }
     }
 

@@ -4,7 +4,7 @@
 //! WGSL ─► parse ─► lower ─► write ─► OpenCL C, CUDA C, HIP C
 //!           │        ├────► run      the interpreter
 //!           │        ├────► jit      native
-//!           └────────┴────► spirv    Vulkan
+//!           └────────┴────► spirv    Vulkan; texts: WebGPU, Metal
 //! ```
 
 #[cfg(not(feature = "kernels"))]
@@ -23,6 +23,8 @@ pub(crate) mod run;
 #[cfg(all(feature = "kernels", feature = "vulkan"))]
 pub(crate) mod spirv;
 pub(crate) mod store;
+#[cfg(all(feature = "kernels", any(test, feature = "doubles", feature = "webgpu", target_vendor = "apple")))]
+pub(crate) mod texts;
 pub(crate) mod write;
 
 #[cfg(all(not(feature = "kernels"), feature = "vulkan"))]

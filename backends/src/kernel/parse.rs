@@ -60,7 +60,7 @@ fn site(text: &str, span: Option<Span>) -> Site {
 }
 
 /// An error and its causes.
-fn in_one_line(error: &dyn std::error::Error) -> String {
+pub(super) fn in_one_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

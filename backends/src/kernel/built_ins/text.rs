@@ -19,6 +19,26 @@ pub(crate) struct Variant {
 }
 
 impl Variant {
+    /// All that can be launched.
+    #[cfg(test)]
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let kinds = || ElementKind::ALL.into_iter();
+        let pairs = move || kinds().flat_map(move |from| kinds().map(move |to| (from, to)));
+        let of = move |which| pairs().map(move |(from, to)| Self { which, from, to });
+        BuiltIn::ALL.into_iter().flat_map(of).filter(|variant| {
+            let converts = !matches!(
+                variant.which,
+                BuiltIn::Fill | BuiltIn::Copy | BuiltIn::Add | BuiltIn::Scale | BuiltIn::Gather
+            );
+            match variant.which {
+                BuiltIn::Digest => (variant.from, variant.to) == (ElementKind::U8, ElementKind::U32),
+                BuiltIn::FromE4m3 | BuiltIn::FromE5m2 if variant.from != ElementKind::U8 => false,
+                BuiltIn::ToE4m3 | BuiltIn::ToE5m2 if variant.to != ElementKind::U8 => false,
+                _ => (converts || variant.from == variant.to) && super::check_cast(*variant).is_ok(),
+            }
+        })
+    }
+
     /// Computing on two words together, which takes types that not every device has.
     pub(super) fn is_wide(self) -> bool {
         self.is_arithmetic() && self.from.len_bytes() == 8
