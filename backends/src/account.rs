@@ -21,10 +21,16 @@ pub(crate) struct Absent {
 }
 
 impl Absent {
-    /// This much more has become present.
+    /// This much more has become present; what was written off already is not taken twice.
     pub(crate) fn present(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.of_all.fetch_sub(bytes, Ordering::Relaxed);
+        let less = |have: u64| Some(have.saturating_sub(bytes));
+        let had = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0);
+        self.of_all.fetch_sub(bytes.min(had), Ordering::Relaxed);
+    }
+
+    /// Nobody will note any more when the rest becomes present: it counts as if it were.
+    pub(crate) fn write_off(&self) {
+        self.of_all.fetch_sub(self.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 

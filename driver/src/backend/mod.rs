@@ -22,6 +22,7 @@ mod launch;
 mod port;
 mod types;
 
+pub use crate::host::present::{Steps, cannot_be_asked, populate, populate_or_touch};
 pub use erased::{DynBackend, DynCopyOp, Handle, Probed, erase};
 pub use launch::{Launch, LaunchArgument};
 pub use port::{Backend, CopyBatch, CopyOp, Foreign};

@@ -1,19 +1,12 @@
 //! Page-aligned anonymous memory, present before it is used.
 
-use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::thread;
 
+use super::present::{self, Steps};
 use super::{HostSink, HostSource};
 use crate::error::{Error, ErrorKind, Result};
-
-/// Populating is cut among threads in parts of at least this many bytes: clearing them takes ten times as long as
-/// starting a thread.
-const POPULATE_PART_BYTES: usize = 4 << 20;
-/// More threads than this gain nothing: clearing pages is bound by memory.
-const POPULATE_THREADS_MAX: usize = 16;
 
 /// How host memory is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +64,9 @@ impl Mapping {
     fn prepare(&self, options: HostMemoryOptions) -> Result<()> {
         if options.huge_pages {
             // A wish only: kernels without huge pages answer EINVAL.
-            let _ = self.advise(0, self.mapped_bytes, libc::MADV_HUGEPAGE);
+            // SAFETY: the range is this mapping, and the advice changes no byte.
+            let _ =
+                unsafe { libc::madvise(self.ptr.as_ptr().cast(), self.mapped_bytes, libc::MADV_HUGEPAGE) };
         }
         if let Some(node) = options.numa_node
             && let Err(error) = self.prefer(node)
@@ -79,7 +74,8 @@ impl Mapping {
             tracing::debug!(node, %error, "host memory comes from any NUMA node");
         }
         if options.populate {
-            self.populate(Self::populate_part)?;
+            // SAFETY: the mapping has not been given out yet, and each step is one thread's.
+            self.populate(|ptr, len| unsafe { present::populate_or_touch(ptr, len) })?;
         }
         if options.lock {
             // SAFETY: the range is the mapping just made, owned by `self`.
@@ -117,67 +113,12 @@ impl Mapping {
         if answer == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
-    /// Faults every page in, by several threads: the first touch of memory is far slower than any later
-    /// one, and one thread does not reach what the machine can.
-    fn populate(&self, populate_part: fn(&Self, usize, usize) -> std::io::Result<()>) -> Result<()> {
-        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(POPULATE_THREADS_MAX);
-        let share = self.mapped_bytes.div_ceil(threads).max(POPULATE_PART_BYTES);
-        let part_bytes = share.next_multiple_of(page_bytes());
-        let part_at = |offset| populate_part(self, offset, part_bytes.min(self.mapped_bytes - offset));
-        let outcome = thread::scope(|scope| {
-            // The first part is this thread's own, and so are those for which no thread can be had.
-            let spawn = |offset| {
-                thread::Builder::new().spawn_scoped(scope, move || part_at(offset)).map_err(|_| offset)
-            };
-            let workers: Vec<_> = (part_bytes..self.mapped_bytes).step_by(part_bytes).map(spawn).collect();
-            let panicked = |_| Err(std::io::Error::other("a populating thread panicked"));
-            workers.into_iter().fold(part_at(0), |outcome, worker| {
-                outcome.and(worker.map_or_else(part_at, |worker| worker.join().unwrap_or_else(panicked)))
-            })
-        });
-        outcome.map_err(|error| {
+    /// Faults every page in, by several threads.
+    fn populate(&self, one: impl Fn(*mut u8, usize) -> std::io::Result<()> + Sync) -> Result<()> {
+        Steps::of(self.ptr, self.mapped_bytes).each(one).map_err(|error| {
             let kind = ErrorKind::OutOfHostMemory { need_bytes: self.mapped_bytes as u64 };
             Error::new(kind, "faulting host memory in").because(error)
         })
-    }
-
-    fn populate_part(&self, offset: usize, len_bytes: usize) -> std::io::Result<()> {
-        match self.advise(offset, len_bytes, libc::MADV_POPULATE_WRITE) {
-            // Before Linux 5.14 it does not exist.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                self.touch(offset, len_bytes);
-                Ok(())
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Leaves alone what is there: somebody may be writing to it. Before Linux 5.14 it does nothing.
-    fn populate_used_part(&self, offset: usize, len_bytes: usize) -> std::io::Result<()> {
-        match self.advise(offset, len_bytes, libc::MADV_POPULATE_WRITE) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-            outcome => outcome,
-        }
-    }
-
-    fn advise(&self, offset: usize, len_bytes: usize, advice: libc::c_int) -> std::io::Result<()> {
-        let start = self.ptr.as_ptr().wrapping_add(offset);
-        // SAFETY: the range is a part of this mapping; none of the advices used discards data.
-        match unsafe { libc::madvise(start.cast(), len_bytes, advice) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    }
-
-    /// Faults pages in one by one, where the kernel cannot be asked to.
-    fn touch(&self, offset: usize, len_bytes: usize) {
-        for page in (offset..offset + len_bytes).step_by(page_bytes()) {
-            let byte = self.ptr.as_ptr().wrapping_add(page);
-            // SAFETY: the byte lies inside the mapping and is this thread's alone: the mapping has not been
-            // given out yet, and parts do not overlap. Volatile, because writing the zero that is already
-            // there must not be optimised away.
-            unsafe { ptr::write_volatile(byte, 0) };
-        }
     }
 }
 
@@ -280,12 +221,16 @@ impl HostMemory {
 
     /// Faults every page in, by several threads, while others may already use the memory; what they wrote stays. For
     /// memory that was made without [`HostMemoryOptions::populate`]. Where the kernel cannot be asked to (before Linux
-    /// 5.14), pages come as they are used.
+    /// 5.14, in some sandboxes), pages come as they are used.
     ///
     /// # Errors
     /// `OutOfHostMemory`.
     pub fn populate(&self) -> Result<()> {
-        self.0.populate(Mapping::populate_used_part)
+        self.0.populate(|ptr, len| match present::populate(ptr, len) {
+            // Somebody may be writing to it: it must not be touched.
+            Err(error) if present::cannot_be_asked(&error) => Ok(()),
+            outcome => outcome,
+        })
     }
 
     /// Exclusive access again, if this is the last clone (a pin and a pending copy hold one each).
@@ -316,7 +261,7 @@ unsafe impl HostSource for HostMemory {
 }
 
 /// The page size in bytes.
-fn page_bytes() -> usize {
+pub(super) fn page_bytes() -> usize {
     // SAFETY: sysconf has no preconditions.
     let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(answer).unwrap_or(4096)
@@ -377,12 +322,5 @@ mod tests {
         memory.populate().unwrap();
         let buffer = memory.unshare().unwrap();
         assert_eq!((buffer[5 << 20], buffer[0]), (9, 0));
-    }
-
-    #[test]
-    fn touching_is_as_good_as_asking() {
-        let options = HostMemoryOptions { populate: false, ..Default::default() };
-        let mapping = Mapping::create(3 * page_bytes() + 1, options).unwrap();
-        mapping.touch(0, mapping.mapped_bytes);
     }
 }

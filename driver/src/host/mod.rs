@@ -5,6 +5,7 @@ mod handle;
 mod loan;
 mod memory;
 mod pinned;
+pub(crate) mod present;
 mod raw;
 mod registry;
 
