@@ -16,6 +16,7 @@ use spoc_driver::{
     Arguments, BackendKind, DeviceSelector, DeviceVector, Driver, ElementKind, Grid, Kernel, KindRule,
     Parameter, Stream, StreamOptions,
 };
+use spoc_io::{Dtype, OpenOptions, SafetensorsHeader};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pump = Pump::start(&device, PumpOptions { staging_bytes: 8 << 20, ..PumpOptions::default() })?;
 
     // A layer is a group: its tensors move as one, into one slot.
-    let model = spoc_io::open_model(&path, &spoc_io::OpenOptions::default())?;
+    let model = spoc_io::open_model(&path, &OpenOptions::default())?;
     let catalogue = Arc::new(Catalogue::from_model(&model, &GroupRules::default())?);
     let cache = SlotCache::new(&pump, CacheOptions::for_catalogue(&catalogue, SLOTS))?;
     let keys = cache.keys(cache.register(Arc::clone(&catalogue))?);
@@ -153,22 +154,14 @@ fn expected(weights: &[(Vec<f32>, Vec<f32>)]) -> [f32; WIDTH] {
 
 /// Writes the weights as a safetensors file, each layer's matrix before its bias.
 fn write_model(folder: &Path, weights: &[(Vec<f32>, Vec<f32>)]) -> Result<PathBuf, Box<dyn Error>> {
-    let (mut entries, mut data) = (Vec::new(), Vec::<u8>::new());
+    let width = WIDTH as u64;
+    let (mut header, mut data) = (SafetensorsHeader::new(), Vec::<u8>::new());
     for (layer, (matrix, bias)) in weights.iter().enumerate() {
-        for (name, shape, values) in
-            [("matrix", format!("{WIDTH},{WIDTH}"), matrix), ("bias", WIDTH.to_string(), bias)]
-        {
-            let from = data.len();
-            data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            let to = data.len();
-            entries.push(format!(
-                r#""layers.{layer}.{name}":{{"dtype":"F32","shape":[{shape}],"data_offsets":[{from},{to}]}}"#
-            ));
-        }
+        header.add(&format!("layers.{layer}.matrix"), Dtype::F32, &[width, width])?;
+        header.add(&format!("layers.{layer}.bias"), Dtype::F32, &[width])?;
+        data.extend(matrix.iter().chain(bias).flat_map(|value| value.to_le_bytes()));
     }
-    let header = format!("{{{}}}", entries.join(","));
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend(header.bytes());
+    let mut file = header.bytes();
     file.extend(data);
     let path = folder.join("model.safetensors");
     std::fs::write(&path, file)?;

@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{layers, native, open, write_model};
-use spoc_cache::load::{LoadOptions, load_model};
+use common::{layers, matrix, native, open, write_model};
+use spoc_cache::load::{LoadOptions, Slice, load_model, load_verified_slices};
 use spoc_cache::{CacheOptions, Catalogue, GroupRules, Pump, PumpOptions, SlotCache};
 use spoc_driver::{Device, StreamOptions};
 use spoc_io::{DigestKind, IoMode, Manifest, Model};
@@ -106,4 +106,45 @@ fn a_pump_without_checking_threads_refuses_rather_than_not_check() {
     let small = Pump::start(&native(), PumpOptions::new(IoMode::Auto, 64 << 10).unwrap()).unwrap();
     let error = load_model(&small, &model, &options).unwrap_err();
     assert_eq!(error.kind().as_str(), "staging_too_small", "{error}");
+}
+
+#[test]
+fn slices_are_checked_by_the_blocks_that_they_touch() {
+    const BLOCK: u64 = 256 << 10;
+    let (rows, columns) = (600, 2048);
+    let folder = tempfile::tempdir().unwrap();
+    let path = matrix(folder.path(), rows, columns).root().to_path_buf();
+    let manifest = manifest(&open(&path));
+    let device = native();
+    // Stretches of rows are read run by run; columns are cut on the device.
+    let by_row = |from: u64, to: u64| Slice { tensor: 0, ranges: vec![from..to, 0..columns] };
+    let by_column = |from: u64, to: u64| Slice { tensor: 0, ranges: vec![0..rows, from..to] };
+    let slices = [by_row(3, 5), by_row(250, 400), by_column(0, 1024), by_column(1024, 2048)];
+    let start = open(&path).tensors()[0].extent.offset;
+    // In the rest of the last block that rows 3 and 4 touch: nobody wants this byte, and it is compared along.
+    let at = start + 7 * columns * 2;
+    assert_eq!(at / BLOCK, (start + 4 * columns * 2) / BLOCK);
+    for mode in [IoMode::Auto, IoMode::Pread] {
+        let pump = pump(&device, mode);
+        let model = open(&path);
+        let digests = manifest.clone().expectations(&model).unwrap();
+        let loaded = load_verified_slices(&pump, &model, &slices, &digests).unwrap();
+        loaded.verify(&model, &slices).unwrap();
+        assert_eq!(loaded.cut, 2);
+        let checked = |report: &spoc_io::ReaderReport| report.checked_bytes;
+        let before = checked(&pump.reader_report().unwrap());
+        load_verified_slices(&pump, &model, &slices[..1], &digests).unwrap();
+        let blocks = checked(&pump.reader_report().unwrap()) - before;
+        assert!(blocks > 2 * columns * 2 && blocks <= 2 * BLOCK, "{blocks}");
+
+        flip(&path, at);
+        let model = open(&path);
+        let digests = manifest.clone().expectations(&model).unwrap();
+        for bad in [&slices[..1], &slices[2..3]] {
+            let error = load_verified_slices(&pump, &model, bad, &digests).unwrap_err();
+            assert_eq!(error.kind().as_str(), "digest_mismatch", "{error}");
+        }
+        load_verified_slices(&pump, &model, &slices[1..2], &digests).unwrap();
+        flip(&path, at);
+    }
 }

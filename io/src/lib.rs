@@ -54,7 +54,7 @@ pub use bench::{ReadBench, bench_read};
 pub use digest::{Digest, DigestKind, Digester, InOrder, digest_extent, read_in_order};
 pub use error::{Error, ErrorKind, Result};
 pub use file::{DirectAlign, Identity, Residency, ResidencyMethod, WeightFile};
-pub use format::{ByteOrder, Dtype, GgmlType, GgufArray, GgufInfo, GgufValue, open_model};
+pub use format::{ByteOrder, Dtype, GgmlType, GgufArray, GgufInfo, GgufValue, SafetensorsHeader, open_model};
 pub use manifest::{BlockDigests, Manifest, ManifestFile, ManifestTensor, Unwritten};
 pub use model::{ElementType, Extent, Format, Model, OpenOptions, Tensor};
 pub use placement::{

@@ -204,3 +204,34 @@ fn a_file_that_ends_in_the_middle_of_a_page_is_filled_to_its_end() {
         assert_eq!(report.in_place_bytes, report.need_bytes, "{mode}");
     }
 }
+
+/// Memory of a driver may refuse what the kernel writes (EFAULT): nobody may take what was there before for weights.
+#[test]
+fn memory_that_refuses_reads_fails_them_with_file_and_place() {
+    let fixture = Fixture::new(4);
+    let extent = (0, u64::from(CHUNK));
+    let plan = plan(&fixture, &[extent]);
+    for mode in [IoMode::Auto, IoMode::Buffered, IoMode::Pread] {
+        let image = Image::new(extent.1, vec![(0, extent.1, 0, 0)]);
+        let len = usize::try_from(extent.1).unwrap();
+        // SAFETY: the mapping is the image's own, and nobody writes to it while it cannot be written to.
+        let refused = unsafe { libc::mprotect(image.memory.as_ptr().as_ptr().cast(), len, libc::PROT_READ) };
+        assert_eq!(refused, 0);
+        let reader = reader(2, ReaderOptions { mode, ..ReaderOptions::default() });
+        let request = ReadRequest { plan: Arc::clone(&plan), class: ReadClass::Demand, token: 0 };
+        reader.submit_in_place(request, Arc::clone(&image) as Arc<dyn HostTargets>).unwrap();
+        let error = next(&reader).outcome.unwrap_err();
+        assert_eq!(error.kind(), spoc_io::ErrorKind::IoError, "{mode}: {error}");
+        assert_eq!(
+            (error.file(), error.offset()),
+            (Some(fixture.files[0].path()), Some(0)),
+            "{mode}: {error}"
+        );
+        assert!(error.to_string().contains("Bad address"), "{mode}: {error}");
+        assert!(image.bytes().iter().all(|&byte| byte == 0));
+        // The reader goes on with memory that takes them.
+        let request = ReadRequest { plan: Arc::clone(&plan), class: ReadClass::Demand, token: 1 };
+        reader.submit(request).unwrap();
+        next(&reader).outcome.unwrap();
+    }
+}

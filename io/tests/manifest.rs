@@ -187,10 +187,10 @@ fn a_plan_that_cannot_be_checked_is_refused() {
 
     let mut builder = PlanBuilder::new(model.files(), PlanOptions::default());
     builder.check_against(&digests).unwrap();
-    let mut part = model.tensors()[0].extent;
-    part.offset += 1;
-    part.len_bytes -= 1;
-    builder.add(0, part, 0).unwrap();
+    // The header's last byte is in front of the first tensor, and no tensor's.
+    let mut beside = model.tensors()[0].extent;
+    beside.offset -= 1;
+    builder.add(0, beside, 0).unwrap();
     let plan = Arc::new(builder.build().unwrap());
     let request = || ReadRequest { plan: Arc::clone(&plan), class: ReadClass::Demand, token: 0 };
     let start = |check_threads| {
@@ -202,6 +202,67 @@ fn a_plan_that_cannot_be_checked_is_refused() {
     reader.submit(request()).unwrap();
     let error = next(&reader).outcome.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
+
+#[test]
+fn parts_of_tensors_are_checked_by_the_blocks_they_touch() {
+    let fixture = Fixture::new();
+    let manifest = fixture.manifest(DigestKind::Xxh3);
+    let block = manifest.block_bytes;
+    let long = fixture.model().tensors()[5].extent;
+    assert!(long.len_bytes > 4 * block);
+    // Two parts of one block, one over an end of a block, the last byte of a tensor.
+    let second = (long.offset / block + 1) * block;
+    let parts = [(second + 10, 5), (second + 100_000, 7), (second + 2 * block - 1, 2), (long.end() - 1, 1)];
+    let read = |mode| {
+        let model = fixture.model();
+        let digests = manifest.clone().expectations(&model).unwrap();
+        let options = PlanOptions { chunk_bytes: CHUNK, gap_bytes: 0 };
+        let mut builder = PlanBuilder::new(model.files(), options);
+        builder.check_against(&digests).unwrap();
+        for (target, (offset, len_bytes)) in (0..).zip(parts) {
+            builder.add(target, spoc_io::Extent { offset, len_bytes, ..long }, 0).unwrap();
+        }
+        let plan = Arc::new(builder.build().unwrap());
+        let region = Arc::new(AnonymousRegion::new(8 * CHUNK as usize).unwrap());
+        let options =
+            ReaderOptions { mode, chunk_bytes: CHUNK, check_threads: 1, ..ReaderOptions::default() };
+        let reader = Reader::start(region, options).unwrap();
+        reader.submit(ReadRequest { plan: Arc::clone(&plan), class: ReadClass::Demand, token: 0 }).unwrap();
+        let file = std::fs::read(&fixture.path).unwrap();
+        let (mut pieces, mut errors) = (0, Vec::new());
+        for _ in plan.reads() {
+            let completion = next(&reader);
+            let read = &plan.reads()[completion.read as usize];
+            match completion.outcome {
+                Err(error) => errors.push(error),
+                Ok(chunk) => {
+                    for piece in plan.pieces_of(read) {
+                        let (at, len) = (piece.chunk_offset as usize, piece.len_bytes as usize);
+                        let in_file = read.offset as usize + at;
+                        assert_eq!(&chunk.bytes()[at..at + len], &file[in_file..in_file + len]);
+                        pieces += 1;
+                    }
+                }
+            }
+        }
+        (pieces, errors, reader.report().checked_bytes)
+    };
+    for mode in [IoMode::Auto, IoMode::Direct, IoMode::Buffered, IoMode::Pread] {
+        let (pieces, errors, checked) = read(mode);
+        assert!(errors.is_empty() && pieces == 5, "{mode}: {errors:?}");
+        // Every block once: three that are whole, and the last one.
+        assert_eq!(checked, 3 * block + (long.end() - long.end() / block * block), "{mode}");
+    }
+    // A byte that no part has, in a block that one has.
+    fixture.spoil(second + 50_000);
+    let (_, errors, _) = read(IoMode::Auto);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!((errors[0].kind(), errors[0].offset()), (ErrorKind::DigestMismatch, Some(second)));
+    fixture.spoil(second + 50_000);
+    // One in a block that none has.
+    fixture.spoil(second + 3 * block + 5);
+    assert!(read(IoMode::Auto).1.is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Place, answer, failure, mixed_tensors, output, safetensors, stderr};
+use common::{Place, answer, failure, mixed_tensors, output, safetensors, stderr, tensor};
 
 /// A control group of version 1 with a limit of memory, removed in the end.
 struct Group(PathBuf);
@@ -105,4 +105,35 @@ fn the_ring_shrinks_or_is_refused_and_nobody_is_killed() {
         assert_eq!(failure(command, 2).0, "staging_too_small");
     }
     assert!(!place.path("run").exists() || common::files_below(&place.path("run")) == 0);
+}
+
+/// Files whose tensors begin in the middle of an element cannot be taken as they lie: their bytes are shifted on the way,
+/// a chunk at a time, and never as a second model in memory.
+#[test]
+fn tensors_that_are_not_aligned_take_the_ring_and_no_second_model() {
+    const MODEL_BYTES: usize = 120 << 20;
+    let group = match Group::new(MODEL_BYTES as u64 + (72 << 20)) {
+        Ok(group) => group,
+        Err(reason) => {
+            println!("not run: {reason}");
+            return;
+        }
+    };
+    let place = Place::new();
+    let each = MODEL_BYTES / 8;
+    let tensors: Vec<_> =
+        (0..8).map(|n| tensor(&format!("t.{n}"), "F32", &[each as u64 / 4], each)).collect();
+    // The data begins one byte behind a multiple of everything.
+    let odd = |shift: &usize| (safetensors(&tensors, *shift).len() - MODEL_BYTES) % 4 == 1;
+    let path = place.write("m.safetensors", &safetensors(&tensors, (0..4).find(odd).expect("a shift")));
+    drop(tensors);
+    let mut command = place.loader();
+    command.args(["load", "--json", "--backend", "native", "--staging-bytes", "16M"]).arg(&path);
+    let report = answer(&mut group.run(&command));
+    assert_eq!((&report["bytes"], &report["in_place_bytes"]), (&MODEL_BYTES.into(), &0.into()), "{report}");
+    assert_eq!(report["stages"]["copied_bytes"], MODEL_BYTES, "{report}");
+    assert_eq!(
+        report["copied_because"], "a tensor begins in the middle of an element of the file",
+        "{report}"
+    );
 }

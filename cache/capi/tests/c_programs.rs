@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stderr)] // helpers of tests are tests
 
+use spoc_io::{Dtype, SafetensorsHeader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -73,17 +74,13 @@ fn write_model(folder: &Path, layers: usize, bytes: usize) -> PathBuf {
         tensors.push((format!("model.layers.{layer}.norm.weight"), 129));
     }
     tensors.push(("lm_head.weight".to_owned(), bytes / 4));
-    let (mut header, mut at) = (Vec::new(), 0);
+    let mut header = SafetensorsHeader::new();
     for (name, len) in &tensors {
-        header
-            .push(format!(r#""{name}":{{"dtype":"U8","shape":[{len}],"data_offsets":[{at},{}]}}"#, at + len));
-        at += len;
+        header.add(name, Dtype::U8, &[*len as u64]).expect("a tensor");
     }
-    let header = format!("{{{}}}", header.join(","));
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend(header.bytes());
+    let mut file = header.bytes();
     let mut state = 1u32;
-    file.extend((0..at).map(|_| {
+    file.extend((0..header.data_bytes()).map(|_| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         state.to_be_bytes()[0]
     }));

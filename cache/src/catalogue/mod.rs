@@ -314,8 +314,8 @@ impl Catalogue {
     }
 
     /// Has every fill of a group compared with these digests, chunk by chunk, before it is copied: a slot whose bytes
-    /// differ never becomes resident, and the fill fails with `digest_mismatch`. For groups of whole tensors; the pump's
-    /// reader needs [`check_threads`](spoc_io::ReaderOptions::check_threads). Plans made before are made again.
+    /// differ never becomes resident, and the fill fails with `digest_mismatch`. Of groups that
+    /// are parts of tensors, the blocks that they touch are read whole. The pump's reader needs [`check_threads`](spoc_io::ReaderOptions::check_threads). Plans made before are made again.
     pub fn check_against(&mut self, digests: Arc<BlockDigests>) {
         self.digests = Some(digests);
         for group in &mut self.groups {

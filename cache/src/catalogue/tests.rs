@@ -1,25 +1,16 @@
 //! Groups of models whose tensors have the names that published mixtures give them.
 
 use super::{Catalogue, GroupRules};
-use spoc_io::{Model, OpenOptions, PlanOptions};
+use spoc_io::{Dtype, Model, OpenOptions, PlanOptions, SafetensorsHeader};
 
 /// A safetensors model of byte tensors with these names and shapes; every byte is the number of its row.
 fn model(tensors: &[(&str, &[u64])]) -> (tempfile::TempDir, Model) {
-    let (mut header, mut data) = (String::from("{"), Vec::new());
-    for (index, (name, shape)) in tensors.iter().enumerate() {
-        let begin = data.len();
-        data.extend(bytes_of(shape));
-        let comma = if index == 0 { "" } else { "," };
-        let shape = format!("{shape:?}");
-        header.push_str(&format!(
-            "{comma}\"{name}\":{{\"dtype\":\"U8\",\"shape\":{shape},\"data_offsets\":[{begin},{}]}}",
-            data.len()
-        ));
+    let mut header = SafetensorsHeader::new();
+    for (name, shape) in tensors {
+        header.add(name, Dtype::U8, shape).unwrap();
     }
-    header.push('}');
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend_from_slice(header.as_bytes());
-    file.extend(data);
+    let mut file = header.bytes();
+    tensors.iter().for_each(|(_, shape)| file.extend(bytes_of(shape)));
     write("model.safetensors", &file)
 }
 

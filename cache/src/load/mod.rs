@@ -12,7 +12,7 @@ mod verify;
 pub use cancel::Cancel;
 pub use pack::Placement;
 pub use placed::{PlaceOptions, Placed, PlacedDevice, PlacedReport, load_placed};
-pub use slices::{LoadedSlices, Slice, load_slices};
+pub use slices::{LoadedSlices, Slice, load_slices, load_verified_slices};
 
 use layout::Layout;
 

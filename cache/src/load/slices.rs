@@ -11,7 +11,7 @@ use crate::pump::{Begin, Feed, Job, Place, Places, Pump, Sink};
 use crate::{Error, ErrorKind, Result};
 use cut::{Cutter, Wave};
 use spoc_driver::{Segment, Stream};
-use spoc_io::{Model, PlanBuilder, ReadClass, SliceRuns};
+use spoc_io::{BlockDigests, Model, PlanBuilder, ReadClass, SliceRuns};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -47,6 +47,30 @@ pub struct LoadedSlices {
 /// # Errors
 /// As [`load_model`](super::load_model); what [`SliceRuns::of`] says of the ranges.
 pub fn load_slices(pump: &Arc<Pump>, model: &Model, slices: &[Slice]) -> Result<LoadedSlices> {
+    load(pump, model, slices, None)
+}
+
+/// As [`load_slices`], and every block that a slice touches is compared with its digest before a byte of it is copied:
+/// the rest of such blocks is read along. The pump's reader needs
+/// [`check_threads`](spoc_io::ReaderOptions::check_threads).
+///
+/// # Errors
+/// As [`load_slices`], and `digest_mismatch`; device memory is freed then.
+pub fn load_verified_slices(
+    pump: &Arc<Pump>,
+    model: &Model,
+    slices: &[Slice],
+    digests: &Arc<BlockDigests>,
+) -> Result<LoadedSlices> {
+    load(pump, model, slices, Some(digests))
+}
+
+fn load(
+    pump: &Arc<Pump>,
+    model: &Model,
+    slices: &[Slice],
+    digests: Option<&Arc<BlockDigests>>,
+) -> Result<LoadedSlices> {
     let began = Instant::now();
     let device = pump.device();
     let runs = slices.iter().map(|slice| runs_of(model, slice)).collect::<Result<Vec<_>>>()?;
@@ -68,13 +92,13 @@ pub fn load_slices(pump: &Arc<Pump>, model: &Model, slices: &[Slice]) -> Result<
         tracing::warn!(reason, "slices of many short runs are copied run by run");
     }
     let cutter = Cutter::new(device, &waves, Arc::clone(&segments))?;
-    let direct = direct_plan(pump, model, &runs, &waves)?;
+    let direct = direct_plan(pump, model, &runs, &waves, digests)?;
     let prepare_time = began.elapsed();
 
     let (before, began) = (pump.stages(), Instant::now());
     let cut = waves.iter().map(|wave| wave.cuts.len()).sum();
     let cut_from_bytes = waves.iter().map(Wave::bytes).sum();
-    stream(pump, model, &placements, cutter, waves, direct)?;
+    stream(pump, model, &placements, cutter, waves, direct, digests)?;
     let report = LoadReport {
         bytes: runs.iter().map(SliceRuns::len_bytes).sum(),
         prepare_time,
@@ -95,13 +119,27 @@ fn runs_of(model: &Model, slice: &Slice) -> Result<SliceRuns> {
     Ok(SliceRuns::of(tensor, &slice.ranges)?)
 }
 
+fn builder(pump: &Pump, model: &Model, digests: Option<&Arc<BlockDigests>>) -> Result<PlanBuilder> {
+    let mut builder = PlanBuilder::new(model.files(), *pump.plan_options());
+    if let Some(digests) = digests {
+        builder.check_against(digests)?;
+    }
+    Ok(builder)
+}
+
 /// The slices that no wave cuts, target n being slice n.
-fn direct_plan(pump: &Pump, model: &Model, runs: &[SliceRuns], waves: &[Wave]) -> Result<spoc_io::ReadPlan> {
+fn direct_plan(
+    pump: &Pump,
+    model: &Model,
+    runs: &[SliceRuns],
+    waves: &[Wave],
+    digests: Option<&Arc<BlockDigests>>,
+) -> Result<spoc_io::ReadPlan> {
     let mut is_cut = vec![false; runs.len()];
     for cut in waves.iter().flat_map(|wave| &wave.cuts) {
         is_cut[cut.slice] = true;
     }
-    let mut builder = PlanBuilder::new(model.files(), *pump.plan_options());
+    let mut builder = builder(pump, model, digests)?;
     for ((target, runs), _) in (0u32..).zip(runs).zip(&is_cut).filter(|(_, is_cut)| !**is_cut) {
         builder.add_slice(0, target, runs, 0)?;
     }
@@ -118,6 +156,7 @@ fn stream(
     cutter: Cutter,
     waves: Vec<Wave>,
     direct: spoc_io::ReadPlan,
+    digests: Option<&Arc<BlockDigests>>,
 ) -> Result<()> {
     let jobs = waves.len() + usize::from(!direct.reads().is_empty());
     let sink = Arc::new(SliceSink { cutter, waves, state: Mutex::default(), changed: Condvar::new() });
@@ -133,7 +172,7 @@ fn stream(
     for number in 0..sink.waves.len() {
         // Its scratch memory is in use until the wave before that had it was cut.
         sink.wait(|state| state.waves_published + cut::SCRATCHES > number)?;
-        let mut builder = PlanBuilder::new(model.files(), *pump.plan_options());
+        let mut builder = builder(pump, model, digests)?;
         for stretch in &sink.waves[number].stretches {
             builder.add(0, stretch.extent, stretch.scratch_offset)?;
         }

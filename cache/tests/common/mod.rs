@@ -3,7 +3,7 @@
 
 use spoc_cache::{Pump, PumpOptions};
 use spoc_driver::{BackendKind, Device, DeviceSelector, Driver};
-use spoc_io::{IoMode, Model, OpenOptions};
+use spoc_io::{Dtype, IoMode, Model, OpenOptions, SafetensorsHeader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,23 +23,12 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 
 /// Writes a safetensors file of byte tensors; the data begins unaligned.
 pub fn write_model(folder: &Path, tensors: &[(String, usize)]) -> PathBuf {
-    let mut header = String::from("{");
-    let mut offset = 0;
-    for (index, (name, len)) in tensors.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        let end = offset + len;
-        header.push_str(&format!(
-            "{comma}\"{name}\":{{\"dtype\":\"U8\",\"shape\":[{len}],\"data_offsets\":[{offset},{end}]}}"
-        ));
-        offset = end;
+    let mut header = SafetensorsHeader::new();
+    for (name, len) in tensors {
+        header.add(name, Dtype::U8, &[*len as u64]).unwrap();
     }
-    header.push('}');
-    // An odd length, so that nothing in the file is aligned by luck.
-    while header.len() % 16 != 5 {
-        header.push(' ');
-    }
-    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-    bytes.extend_from_slice(header.as_bytes());
+    // Odd, so that nothing in the file is aligned by luck.
+    let mut bytes = header.bytes_until(16, 13);
     for (index, (_, len)) in tensors.iter().enumerate() {
         bytes.extend_from_slice(&pattern(index as u64 + 1, *len));
     }
@@ -58,6 +47,18 @@ pub fn layers(layers: usize, bytes: usize) -> Vec<(String, usize)> {
     }
     tensors.push(("lm_head.weight".to_owned(), bytes / 4));
     tensors
+}
+
+/// A file of one F16 matrix.
+pub fn matrix(folder: &Path, rows: u64, columns: u64) -> Model {
+    let bytes = usize::try_from(rows * columns * 2).unwrap();
+    let mut header = SafetensorsHeader::new();
+    header.add("w", Dtype::F16, &[rows, columns]).unwrap();
+    let mut file = header.bytes_until(2, 1);
+    file.extend(pattern(5, bytes));
+    let path = folder.join(format!("{rows}x{columns}.safetensors"));
+    std::fs::write(&path, file).unwrap();
+    open(&path)
 }
 
 pub fn open(path: &Path) -> Model {

@@ -6,6 +6,7 @@
 mod dtype;
 mod folder;
 mod gguf;
+mod header;
 mod hub;
 mod index;
 mod index_json;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 pub use dtype::Dtype;
 pub use gguf::{Array as GgufArray, ByteOrder, GgmlType, GgufInfo, Value as GgufValue};
+pub use header::SafetensorsHeader;
 
 use crate::file::WeightFile;
 use crate::{Model, OpenOptions, Result};

@@ -152,7 +152,7 @@ impl Read for HeaderReader<'_> {
 }
 
 /// Bytes of a tensor of this shape and type.
-fn byte_len(entry: &Entry) -> Result<u64> {
+pub(super) fn byte_len(entry: &Entry) -> Result<u64> {
     let overflow = || {
         let message = format!("tensor {}: its shape has more than 2^64 bytes", quoted(&entry.name));
         Error::new(ErrorKind::ShapeOverflow, message)

@@ -1,9 +1,10 @@
 //! Expected digests of blocks, and the check of a chunk against them.
 //!
 //! Blocks are cut by the file: block n of a tensor ends where the file's position is a multiple of the block's length.
-//! A plan that is checked cuts its reads at such positions too, so that every block lies in one chunk: chunks can be
-//! checked in any order, by any number of threads, without a state.
+//! A plan that is checked cuts its reads at such positions too, and reads whole blocks where a part of one is wanted, so
+//! that every block lies in one chunk: chunks can be checked in any order, by any number of threads, without a state.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::digest::{Digest, DigestKind};
@@ -72,54 +73,70 @@ impl BlockDigests {
         self.files.len() == files.len() && self.files.iter().zip(files).all(|(a, b)| Arc::ptr_eq(a, b))
     }
 
-    /// Compares every wanted byte of a read with what it must be.
+    /// The whole blocks that a range of a file touches, within the tensors that it begins and ends in: what must be read
+    /// for it to be checked. The range itself where no tensor has its ends.
+    pub(crate) fn around(&self, file: u32, range: Range<u64>) -> Range<u64> {
+        let block = self.block_bytes;
+        let start = self
+            .tensor_at(file, range.start)
+            .map_or(range.start, |tensor| (range.start / block * block).max(tensor.offset));
+        let end = range
+            .end
+            .checked_sub(1)
+            .and_then(|last| self.tensor_at(file, last))
+            .map_or(range.end, |tensor| range.end.next_multiple_of(block).min(tensor.end()));
+        start..end
+    }
+
+    /// The tensor that this byte of a file belongs to.
+    fn tensor_at(&self, file: u32, offset: u64) -> Option<&Expected> {
+        let at = self.tensors.partition_point(|t| (t.file, t.end()) <= (file, offset));
+        self.tensors.get(at).filter(|t| t.file == file && t.offset <= offset)
+    }
+
+    /// Compares every block that a wanted byte of a read lies in with what it must be.
     ///
     /// # Errors
     /// `digest_mismatch` for the first block that differs, or `changed` if the file did; `invalid_argument` for a piece
-    /// that is no tensor, or leaves out parts of blocks.
+    /// that is outside of tensors.
     pub(crate) fn check(&self, plan: &ReadPlan, read: &PlannedRead, chunk: &[u8]) -> Result<()> {
-        // Pieces of one read are in the order of the file; what several targets want follows each other.
-        let mut before = None;
+        // Pieces of one read are in the order of the file: what was compared for one is not compared for the next.
+        let mut compared = 0;
         for piece in plan.pieces_of(read) {
             let start = read.offset + u64::from(piece.chunk_offset);
             let end = start + u64::from(piece.len_bytes);
-            if before.replace((start, end)) != Some((start, end)) {
-                self.check_range(read, chunk, start, end)?;
+            if end > compared {
+                compared = self.check_range(read, chunk, start.max(compared), end)?;
             }
         }
         Ok(())
     }
 
-    fn check_range(&self, read: &PlannedRead, chunk: &[u8], start: u64, end: u64) -> Result<()> {
+    /// Compares the blocks of a range; where the last of them ends in the file.
+    fn check_range(&self, read: &PlannedRead, chunk: &[u8], start: u64, end: u64) -> Result<u64> {
         let file = &self.files[read.file as usize];
-        let at = self.tensors.partition_point(|t| (t.file, t.end()) <= (read.file, start));
-        let not_whole = || {
-            let message = "only whole tensors can be checked against a manifest, and this range is a part of one, or none: read the tensor whole, or compare the model beforehand (`spoc-loader verify`) and read this without digests";
-            Error::new(ErrorKind::InvalidArgument, message).in_file(file.path()).at(start)
+        let outside = |place: u64| {
+            let message = "bytes that belong to no tensor cannot be checked against a manifest: read tensors, or parts of them";
+            Error::new(ErrorKind::InvalidArgument, message).in_file(file.path()).at(place)
         };
-        let tensor =
-            self.tensors.get(at).filter(|t| t.file == read.file && t.offset <= start && end <= t.end());
-        let tensor = tensor.ok_or_else(not_whole)?;
-        let first_block = tensor.offset / self.block_bytes;
         let mut from = start;
         while from < end {
+            let tensor = self.tensor_at(read.file, from).ok_or_else(|| outside(from))?;
             let block = from / self.block_bytes;
             let opens = (block * self.block_bytes).max(tensor.offset);
             let to = ((block + 1) * self.block_bytes).min(tensor.end());
-            let bytes = (from == opens && to <= end).then(|| {
-                let within = |place: u64| usize::try_from(place - read.offset).unwrap_or(usize::MAX);
-                chunk.get(within(from)..within(to))
-            });
-            let bytes = bytes.flatten().ok_or_else(not_whole)?;
-            let number = tensor.first + usize::try_from(block - first_block).unwrap_or(usize::MAX);
-            let expected = self.digest(number).ok_or_else(not_whole)?;
+            let within = |place: u64| place.checked_sub(read.offset).and_then(|at| usize::try_from(at).ok());
+            let bytes = within(opens).zip(within(to)).and_then(|(opens, to)| chunk.get(opens..to));
+            let number = tensor.first
+                + usize::try_from(block - tensor.offset / self.block_bytes).unwrap_or(usize::MAX);
+            let (bytes, expected) = bytes.zip(self.digest(number)).ok_or_else(|| outside(opens))?;
             let found = self.kind.of(bytes);
             if found != expected {
-                return Err(self.mismatch(tensor, file, from, to, expected, found));
+                return Err(self.mismatch(tensor, file, opens, to, expected, found));
             }
             from = to;
         }
-        Ok(())
+        Ok(from)
     }
 
     fn digest(&self, number: usize) -> Option<Digest> {

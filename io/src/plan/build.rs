@@ -52,8 +52,9 @@ impl PlanBuilder {
     }
 
     /// Has every chunk checked against these digests after it was read: a read whose bytes differ completes with
-    /// `digest_mismatch`. Extents must be whole tensors. Reads are then cut where blocks end, which costs at most one
-    /// more for each stretch. The reader needs [`crate::ReaderOptions::check_threads`].
+    /// `digest_mismatch`. Extents must lie in tensors; of blocks that one wants in part, the rest is read along. Reads
+    /// are then cut where blocks end, which costs at most one more for each stretch. The reader needs
+    /// [`crate::ReaderOptions::check_threads`].
     ///
     /// # Errors
     /// `invalid_argument` when the digests are of other files, `staging_too_small` when a chunk holds no block.
@@ -169,12 +170,17 @@ impl PlanBuilder {
         asked.filter(|a| a.is_power_of_two()).fold(ALIGN_BYTES, u64::max)
     }
 
+    /// What must arrive so that a range of a file can be used.
+    fn needed(&self, file: u32, range: Range<u64>) -> Range<u64> {
+        self.digests.as_ref().map_or(range.clone(), |digests| digests.around(file, range))
+    }
+
     /// Stretches that touch, overlap or leave only a small gap are one.
     fn runs(&self, align: u64, chunk: u64, on_grid: bool) -> Vec<Run> {
         let gap = u64::from(self.options.gap_bytes).min(chunk / 2);
         let bounds = |item: &Item| {
-            let start = item.extent.offset / align * align;
-            (start, item.extent.end().next_multiple_of(align))
+            let needed = self.needed(item.extent.file, item.extent.offset..item.extent.end());
+            (needed.start / align * align, needed.end.next_multiple_of(align))
         };
         let joins = |run: &Run, item: &Item| {
             run.file == item.extent.file && bounds(item).0 <= run.end.saturating_add(gap)
@@ -231,10 +237,11 @@ impl PlanBuilder {
         let mut pieces = vec![blank; total as usize];
         self.each_piece(runs, chunk, |read, piece| {
             let read = &mut reads[read];
-            let end = piece.chunk_offset + piece.len_bytes;
+            let start = read.offset + u64::from(piece.chunk_offset);
+            let needed = self.needed(read.file, start..start + u64::from(piece.len_bytes));
+            let (start, end) = (narrow(needed.start - read.offset), narrow(needed.end - read.offset));
             let first = read.pieces.is_empty();
-            read.need.start =
-                if first { piece.chunk_offset } else { read.need.start.min(piece.chunk_offset) };
+            read.need.start = if first { start } else { read.need.start.min(start) };
             read.need.end = read.need.end.max(end);
             pieces[read.pieces.end as usize] = piece;
             read.pieces.end += 1;

@@ -1,4 +1,4 @@
-//! The demo's model: sharded safetensors with an index, written by our own small writer.
+//! The demo's model: sharded safetensors with an index.
 //!
 //! Twelve layers in three shards, three sizes of tensors, about 214 MB of reproducible noise. Data starts at an odd byte, as
 //! the format allows, so that reading shows what alignment costs (nothing).
@@ -8,7 +8,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
+use spoc_io::{Dtype, SafetensorsHeader};
 
 /// Layers of the model.
 pub const LAYERS: u32 = 12;
@@ -80,23 +81,13 @@ fn shard_tensors(layers: std::ops::Range<u32>) -> Vec<Tensor> {
         .collect()
 }
 
-/// The length prefix and the JSON header, padded with spaces so that data starts where we want it.
+/// The header, padded so that data starts where we want it.
 fn header(tensors: &[Tensor]) -> io::Result<Vec<u8>> {
-    let mut entries = Map::new();
-    entries.insert("__metadata__".into(), json!({ "format": "pt" }));
-    let mut offset = 0;
+    let mut header = SafetensorsHeader::new();
     for tensor in tensors {
-        let end = offset + tensor.len_bytes();
-        let entry = json!({ "dtype": "BF16", "shape": tensor.shape, "data_offsets": [offset, end] });
-        entries.insert(tensor.name.clone(), entry);
-        offset = end;
+        header.add(&tensor.name, Dtype::BF16, &tensor.shape).map_err(io::Error::other)?;
     }
-    let mut json = serde_json::to_vec(&Value::Object(entries))?;
-    let start = json.len() + size_of::<u64>();
-    json.resize(json.len() + (512 + DATA_START_REMAINDER - start % 512) % 512, b' ');
-    let mut header = (json.len() as u64).to_le_bytes().to_vec();
-    header.append(&mut json);
-    Ok(header)
+    Ok(header.bytes_until(512, DATA_START_REMAINDER))
 }
 
 fn write_shard(
@@ -147,6 +138,7 @@ impl Noise {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     #[test]
     fn headers_describe_the_data_and_start_it_unaligned() {

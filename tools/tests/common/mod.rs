@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
+use spoc_io::{Dtype, SafetensorsHeader};
 
 /// A place for one test: models, and a runtime folder that no other process uses.
 pub struct Place {
@@ -87,16 +88,16 @@ fn noise(word: u32, at: usize) -> u8 {
 
 /// The bytes of a safetensors file whose data starts `shift` bytes after the shortest header.
 pub fn safetensors(tensors: &[TensorSpec], shift: usize) -> Vec<u8> {
-    let mut entries = Map::new();
-    let mut data = Vec::new();
+    let mut header = SafetensorsHeader::new();
     for tensor in tensors {
-        let start = data.len();
-        data.extend_from_slice(&tensor.bytes);
-        let entry =
-            json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, data.len()]});
-        entries.insert(tensor.name.clone(), entry);
+        let dtype = Dtype::from_name(tensor.dtype).expect("a type of the format");
+        let range = header.add(&tensor.name, dtype, &tensor.shape).expect("a tensor");
+        assert_eq!(range.end - range.start, tensor.bytes.len() as u64);
     }
-    with_header(&format!("{}{}", Value::Object(entries), " ".repeat(shift)), &data)
+    let shortest = header.bytes_until(1, 0).len();
+    let mut file = header.bytes_until(shortest + shift + 1, shortest + shift);
+    tensors.iter().for_each(|tensor| file.extend(&tensor.bytes));
+    file
 }
 
 pub fn with_header(header: &str, data: &[u8]) -> Vec<u8> {

@@ -9,7 +9,7 @@ use crate::stats::Counters;
 use crate::{Error, ErrorKind, Key, Result};
 use spoc_driver::fake::{self, FakeControl, FakeOptions, WaitMode};
 use spoc_driver::{BackendKind, CopyRange, Device, DeviceSelector, Driver, Event, Stream, StreamOptions};
-use spoc_io::{OpenOptions, PlanOptions, ReadClass};
+use spoc_io::{Dtype, OpenOptions, PlanOptions, ReadClass, SafetensorsHeader};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -30,18 +30,11 @@ pub fn catalogue() -> Arc<Catalogue> {
     static MADE: OnceLock<(tempfile::TempDir, Arc<Catalogue>)> = OnceLock::new();
     let (_, catalogue) = MADE.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let mut header = String::from("{");
-        for group in 0..GROUPS as usize {
-            let (start, end) = (group * GROUP_BYTES, (group + 1) * GROUP_BYTES);
-            let comma = if group == 0 { "" } else { "," };
-            header.push_str(&format!(
-                "{comma}\"layers.{group}.w\":{{\"dtype\":\"U8\",\"shape\":[{GROUP_BYTES}],\
-                 \"data_offsets\":[{start},{end}]}}"
-            ));
+        let mut header = SafetensorsHeader::new();
+        for group in 0..GROUPS {
+            header.add(&format!("layers.{group}.w"), Dtype::U8, &[GROUP_BYTES as u64]).unwrap();
         }
-        header.push('}');
-        let mut file = (header.len() as u64).to_le_bytes().to_vec();
-        file.extend_from_slice(header.as_bytes());
+        let mut file = header.bytes();
         (0..GROUPS).for_each(|group| file.extend(bytes_of(group)));
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, file).unwrap();
