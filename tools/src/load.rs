@@ -306,6 +306,20 @@ fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
+/// Whether reads ended in device memory itself, and if not, why.
+fn where_to(report: &Report) -> String {
+    let in_place = units::bytes(report.in_place_bytes);
+    match report.copied_because {
+        Some(reason) => format!("copied to the device from the ring: {reason}"),
+        None if report.in_place_bytes >= report.bytes => {
+            format!("{in_place} were read into device memory itself, past the ring")
+        }
+        None => format!(
+            "{in_place} were read into device memory itself, past the ring; the rest was copied: its reads did not fit there"
+        ),
+    }
+}
+
 /// The report for people.
 pub fn render(report: &Report) -> String {
     let mut text = format!(
@@ -319,11 +333,12 @@ pub fn render(report: &Report) -> String {
     );
     let mut line = |name: &str, what: String| text.push_str(&format!("\n{name:8} {what}"));
     line("path", format!("{}: {}", report.path.io_path, report.path.io_path_reason));
+    line("memory", where_to(report));
     line("waiting", report.stages.line());
     line(
         "cost",
         format!(
-            "{:.3} CPU-seconds ({:.3} of them the device's), ring of {} ({}), {:.3} s of preparation, {:.3} s in all",
+            "{:.3} CPU-seconds ({:.3} of them the device's), ring of {} ({} with the device), {:.3} s of preparation, {:.3} s in all",
             report.cpu_seconds,
             report.cpu_parts.device_seconds,
             units::bytes(report.staging_bytes as u64),

@@ -69,6 +69,54 @@ fn what_was_written_down_agrees_and_a_flipped_byte_is_named() {
 }
 
 #[test]
+fn a_manifest_that_contradicts_itself_is_found_by_verify() {
+    let place = Place::new();
+    // Several reads, several blocks, and a neighbour of one block.
+    let tensors = [tensor("long", "U8", &[9_000_000], 9_000_000), tensor("short", "U8", &[1000], 1000)];
+    let path = place.write("m.safetensors", &safetensors(&tensors, 1));
+    let beside = place.path("m.safetensors.spoc-manifest.json");
+    answer(&mut loader(&place, &["manifest", "--json"], &path));
+    for io in ["auto", "direct", "buffered", "pread"] {
+        let verified = answer(loader(&place, &["verify", "--json", "--io", io], &path).arg("-q"));
+        assert_eq!(verified["tensors"], 2, "{io}");
+    }
+    let text = std::fs::read_to_string(&beside).expect("written");
+    let line = text.lines().find(|line| line.contains("\"long\"")).expect("its line");
+    let digest =
+        line.split("\"digest\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a digest");
+    let other = "0".repeat(digest.len());
+    std::fs::write(&beside, text.replacen(digest, &other, 1)).expect("write");
+    let (kind, message) = failure(loader(&place, &["verify"], &path), 4);
+    assert_eq!(kind, "digest_mismatch");
+    for part in ["'long'", &other, digest, "contradicts itself"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    // The blocks say what every byte must be: that is what a load compares.
+    assert!(output(&mut loader(&place, &LOAD, &path)).status.success());
+}
+
+#[test]
+fn what_a_manifest_says_nothing_about_is_listed() {
+    let place = Place::new();
+    let path = place.write("model/model.safetensors", &safetensors(&mixed_tensors(), 1));
+    let folder = path.parent().expect("a folder").to_path_buf();
+    place.write("model/config.json", b"{}");
+    place.write("model/sub/more.json", b"{}");
+    std::os::unix::fs::symlink("nowhere", folder.join("gone.txt")).expect("link");
+    answer(&mut loader(&place, &["manifest", "--json"], &folder));
+    let listed = |words: &[&str], model: &Path| -> Vec<String> {
+        let verified = answer(&mut loader(&place, words, model));
+        let list = verified["not_covered"].as_array().expect("a list");
+        list.iter().map(|name| name.as_str().expect("text").rsplit('/').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(&["verify", "--json"], &folder), ["config.json", "gone.txt"]);
+    assert!(stdout(&output(&mut loader(&place, &["verify"], &folder))).contains("no word  "));
+    // A single file has nothing beside it that would be part of it.
+    answer(&mut loader(&place, &["manifest", "--json"], &path));
+    assert_eq!(listed(&["verify", "--json"], &path), [""; 0]);
+}
+
+#[test]
 fn several_bad_blocks_are_counted_and_the_first_is_named() {
     let place = Place::new();
     let path = place.write("m.safetensors", &safetensors(&[tensor("w", "U8", &[5_000_000], 5_000_000)], 0));

@@ -30,9 +30,7 @@ impl Blob {
 /// Compares the model's files, and whatever else lies in its folder.
 pub(super) fn verify(model: &Model, beside: &Path, out: Out) -> Result<Report> {
     let mut paths: Vec<PathBuf> = model.files().iter().map(|file| file.path().to_path_buf()).collect();
-    if model.root().is_dir() {
-        paths.extend(others(model.root(), &paths)?);
-    }
+    paths.extend(super::others(model)?);
     let weights = model.files().len();
     let (mut blobs, mut not_covered) = (Vec::new(), Vec::new());
     for (at, path) in paths.iter().enumerate() {
@@ -67,16 +65,6 @@ pub(super) fn verify(model: &Model, beside: &Path, out: Out) -> Result<Report> {
 
 fn function(blob: &Blob) -> &'static str {
     if blob.name.len() == 64 { "sha256" } else { "git-sha1" }
-}
-
-/// The folder's other files, the manifest's among them; folders in it are left alone.
-fn others(folder: &Path, known: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let listed =
-        std::fs::read_dir(folder).map_err(|error| Failure::io(folder, "listing the folder", &error))?;
-    let mut paths: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.is_file() && !known.contains(path));
-    paths.sort();
-    Ok(paths)
 }
 
 fn compare(blobs: &[Blob], out: Out) -> Result<u64> {

@@ -1,20 +1,26 @@
-//! A model against the blocks of its manifest, through the loader's own reader and to no device.
+//! A model against its manifest, blocks and whole tensors, through the loader's own reader and to no device.
 
 use std::sync::Arc;
 
 use spoc_io::{
-    AnonymousRegion, BlockDigests, Error, Model, PlanBuilder, PlanOptions, ReadClass, ReadRequest, Reader,
-    ReaderOptions,
+    AnonymousRegion, BlockDigests, Error, Manifest, Model, PlanBuilder, PlanOptions, ReadClass, ReadRequest,
+    Reader, ReaderOptions,
 };
 
-use super::Bad;
+use super::{Bad, whole::Whole};
 use crate::cli::Io;
 use crate::failure::Failure;
 use crate::out::Out;
 use crate::{progress, staging};
 
 /// Reads and compares every tensor; the number of bytes. Goes on after a difference, to count them.
-pub(super) fn verify(model: &Model, digests: &Arc<BlockDigests>, io: Io, out: Out) -> Result<u64, Bad> {
+pub(super) fn verify(
+    model: &Model,
+    manifest: &Manifest,
+    digests: &Arc<BlockDigests>,
+    io: Io,
+    out: Out,
+) -> Result<u64, Bad> {
     let defaults = ReaderOptions { mode: io.into(), ..ReaderOptions::default() };
     let block = digests.block_bytes();
     let chunk = block.max(u64::from(defaults.chunk_bytes));
@@ -33,12 +39,19 @@ pub(super) fn verify(model: &Model, digests: &Arc<BlockDigests>, io: Io, out: Ou
     let bar = progress::bar("verifying", plan.wanted_bytes(), out.is_json());
     let request = ReadRequest { plan: Arc::clone(&plan), class: ReadClass::Demand, token: 0 };
     reader.submit(request).map_err(Failure::from)?;
+    let chunks = usize::try_from(budget / chunk).unwrap_or(usize::MAX);
+    let mut whole = Whole::new(model, manifest, &plan, chunks);
     let (mut first, mut bad): (Option<Arc<Error>>, usize) = (None, 0);
     for _ in plan.reads() {
         let closed = |_| Failure::new("closed", "the reader has shut down");
         let completion = reader.completions().recv().map_err(closed)?;
         bar.inc(u64::from(plan.reads()[completion.read as usize].len_bytes));
-        if let Err(error) = completion.outcome {
+        let (chunk, error) = match completion.outcome {
+            Ok(chunk) => (Some(chunk), None),
+            Err(error) => (None, Some(error)),
+        };
+        whole.take(completion.read, chunk);
+        if let Some(error) = error {
             bad += 1;
             let place = |error: &Error| (error.file().map(ToOwned::to_owned), error.offset());
             if first.as_ref().is_none_or(|first| place(&error) < place(first)) {
@@ -47,13 +60,15 @@ pub(super) fn verify(model: &Model, digests: &Arc<BlockDigests>, io: Io, out: Ou
         }
     }
     bar.finish_and_clear();
-    match first {
-        Some(first) => Err(Bad { first: (*first).clone().into(), more: bad - 1 }),
-        None => {
-            for file in model.files() {
-                file.check_unchanged().map_err(Failure::from)?;
-            }
-            Ok(plan.wanted_bytes())
-        }
+    let mut differ = whole.differ().into_iter();
+    if let Some(first) = first {
+        return Err(Bad { first: (*first).clone().into(), more: bad - 1 + differ.len() });
+    }
+    for file in model.files() {
+        file.check_unchanged().map_err(Failure::from)?;
+    }
+    match differ.next() {
+        Some(first) => Err(Bad { first, more: differ.len() }),
+        None => Ok(plan.wanted_bytes()),
     }
 }

@@ -2,8 +2,9 @@
 
 mod blobs;
 mod blocks;
+mod whole;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -57,8 +58,8 @@ fn against_manifest(args: &VerifyArgs, model: &Model, path: &Path, out: Out) -> 
     let manifest = Manifest::read(path, model)?;
     let digest = manifest.digest.as_str();
     let headers: u64 = manifest.files.iter().map(|file| file.header_bytes).sum();
-    let digests = manifest.expectations(model)?;
-    let bytes = blocks::verify(model, &digests, args.io, out).map_err(|bad| bad.failure())?;
+    let digests = manifest.clone().expectations(model)?;
+    let bytes = blocks::verify(model, &manifest, &digests, args.io, out).map_err(|bad| bad.failure())?;
     Ok(Report {
         against: "manifest",
         manifest: Some(path.to_string_lossy().into_owned()),
@@ -66,10 +67,42 @@ fn against_manifest(args: &VerifyArgs, model: &Model, path: &Path, out: Out) -> 
         files: model.files().len(),
         tensors: model.tensors().len(),
         bytes: bytes + headers,
-        not_covered: Vec::new(),
+        not_covered: not_covered(model, path)?,
         seconds: 0.0,
         gb_per_s: 0.0,
     })
+}
+
+/// What lies in the model's folder, is none of its weight files, and not the manifest at `path`.
+fn not_covered(model: &Model, path: &Path) -> Result<Vec<String>> {
+    let itself = std::fs::canonicalize(path).ok();
+    let mut paths = others(model)?;
+    paths.retain(|other| itself.is_none() || std::fs::canonicalize(other).ok() != itself);
+    Ok(paths.iter().map(|path| path.to_string_lossy().into_owned()).collect())
+}
+
+/// The other files of a model's folder; none where the model is a file by itself. Folders in it are left alone.
+fn others(model: &Model) -> Result<Vec<PathBuf>> {
+    let root = model.root();
+    let is_index = root.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
+    let folder = match root.parent() {
+        _ if root.is_dir() => root,
+        Some(parent) if is_index && parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) if is_index => parent,
+        _ => return Ok(Vec::new()),
+    };
+    let failed = |error: std::io::Error| Failure::io(folder, "listing the folder", &error);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        // A link to nothing is a file that is missing; the weights were opened, it is none of them.
+        let known = |path: &Path| model.files().iter().any(|file| file.path() == path);
+        if !path.is_dir() && !known(&path) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
 }
 
 fn render(report: &Report) -> String {
