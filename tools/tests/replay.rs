@@ -283,3 +283,43 @@ fn one_load_a_layer_costs_few_points() {
     // Four points below the floor of loading every miss; the default policy itself is higher there.
     assert!(percent(&capped) >= 62.8 - 4.0, "{:.2}", percent(&capped));
 }
+
+#[test]
+fn a_trace_is_run_for_real_and_hits_what_was_foretold() {
+    let place = Place::new();
+    let trace = place.write("toy.jsonl", own_format().as_bytes());
+    for (policy, slots, ahead) in [("lru", "4", "0"), ("forecast", "6", "0"), ("lru", "6", "2")] {
+        let mut command = place.loader();
+        command.args(["replay", "--json", "--policy", policy, "--slots", slots, "--ahead", ahead]);
+        command.args(["--device", "--backend", "native", "--expert-bytes", "40K", "--staging-bytes", "1M"]);
+        let replayed = answer(command.arg(&trace));
+        let real = &replayed["device"];
+        assert_eq!(real["backend"], "native");
+        assert_eq!((&real["events"], &real["hits"]), (&replayed["events"], &replayed["hits"]), "{replayed}");
+        assert_eq!((&real["misses"], &real["loads"]), (&replayed["misses"], &replayed["loads"]));
+        // Rows of 16 KiB, three of them an expert; 30 wanted.
+        assert_eq!((&real["rows_checked"], &real["expert_bytes_max"]), (&90.into(), &(48 << 10).into()));
+        assert_eq!(real["loaded_bytes"], real["loads"].as_u64().unwrap() * (48 << 10));
+        assert!(real["wall_ratio"].as_f64().unwrap() > 0.0 && real["all_hit_ratio"].as_f64().unwrap() > 0.0);
+    }
+    // The folder with the experts is gone again.
+    let left: Vec<_> = std::fs::read_dir(place.path("")).expect("the folder").flatten().collect();
+    assert!(left.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with("spoc-")), "{left:?}");
+    // A set that no pool of one slot holds.
+    let mut command = place.loader();
+    command.args(["replay", "--slots", "1", "--device", "--backend", "native", "--expert-bytes", "16K"]);
+    command.arg(&trace);
+    assert_eq!(failure(command, 2).0, "too_wide");
+}
+
+#[test]
+fn a_replay_can_be_shorter_than_its_trace() {
+    let place = Place::new();
+    let trace = place.write("toy.jsonl", own_format().as_bytes());
+    let replayed =
+        answer(place.loader().args(["replay", "--json", "--slots", "6", "--tokens-max", "2"]).arg(&trace));
+    assert_eq!(
+        (&replayed["tokens"], &replayed["events"], &replayed["device"]),
+        (&2.into(), &6.into(), &Value::Null)
+    );
+}

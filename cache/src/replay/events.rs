@@ -79,6 +79,19 @@ impl Routing {
         Routing { prompts: prompts.collect(), expert_bytes: self.expert_bytes.clone(), ..*self }
     }
 
+    /// Keeps the first `most` tokens of all prompts together.
+    pub fn cut(&mut self, most: usize) {
+        let mut left = most;
+        for prompt in &mut self.prompts {
+            let tokens = left.min(prompt.tokens());
+            let ends = tokens * self.layers;
+            prompt.items.truncate(ends.checked_sub(1).map_or(0, |last| prompt.ends[last]));
+            prompt.ends.truncate(ends);
+            left -= tokens;
+        }
+        self.prompts.retain(|prompt| prompt.tokens() > 0);
+    }
+
     /// The events of `batch` prompts at a time, `tokens` consecutive ones of each in one event.
     ///
     /// Prompts are taken in order; one that ends is replaced at the next step. Its last event may be shorter.

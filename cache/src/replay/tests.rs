@@ -137,3 +137,21 @@ fn batches_replace_prompts_and_tokens_are_joined() {
     assert_eq!(sets[0], [0, 1, 2]);
     assert_eq!(sets[6], [0, 3], "the last event of a prompt is shorter");
 }
+
+#[test]
+fn a_trace_is_cut_after_tokens_of_all_prompts() {
+    let twice = || {
+        let mut routing = toy();
+        routing.prompts.push(routing.prompts[0].clone());
+        routing
+    };
+    for most in 0..12 {
+        let mut cut = twice();
+        cut.cut(most);
+        assert_eq!(cut.tokens(), most.min(10));
+        assert_eq!(cut.prompts.len(), most.min(10).div_ceil(5));
+        let (whole, cut) = (twice().events(1, 1), cut.events(1, 1));
+        assert!(whole.sets().zip(cut.sets()).all(|(whole, cut)| whole == cut));
+        assert_eq!(cut.len(), 3 * most.min(10));
+    }
+}

@@ -81,7 +81,7 @@ pub fn run(args: &BenchLinkArgs, out: Out) -> Result<u8> {
 }
 
 /// The rate of one chunk size, GB/s, out of a ring of at most `staging_bytes`.
-pub(super) fn link_rate(device: &Device, staging_bytes: u64, chunk_bytes: u64) -> Result<f64> {
+pub(crate) fn link_rate(device: &Device, staging_bytes: u64, chunk_bytes: u64) -> Result<f64> {
     let ring_bytes = (staging_bytes / chunk_bytes).max(1) * chunk_bytes;
     let ring = RingMemory::allocate(device, usize::try_from(ring_bytes).map_err(Failure::usage)?)?;
     let link = Link::new(device, StillRing::new(ring), device.allocate(ring_bytes)?)?;

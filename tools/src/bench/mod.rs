@@ -10,7 +10,7 @@ pub mod switch;
 mod tier;
 
 /// The middle of some values, the lower of the two for an even number; 0 of none.
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)

@@ -85,7 +85,7 @@ pub fn run(args: &DemoArgs, out: Out) -> Result<u8> {
     Ok(0)
 }
 
-fn temporary(parent: &Path) -> Result<TempDir> {
+pub(crate) fn temporary(parent: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("spoc-demo-").tempdir_in(parent);
     // The system's error names a random folder; the user gave the one above it.
     made.map_err(|error| {

@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use spoc_cache::policy::{PolicyKind, Scope};
 
+use crate::cli::Io;
+use crate::units::parse_size;
+
 /// Arguments of `replay`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   spoc-loader replay routes.csv --capacity 0.125                   an eighth of all experts, the default policy
   spoc-loader replay select32.u8.gz --slots 192 --policy lru --batch 4
-  spoc-loader replay routes.jsonl --capacity 0.25 --scope layer --inserts-max 1 --json")]
+  spoc-loader replay routes.jsonl --capacity 0.25 --scope layer --inserts-max 1 --json
+  spoc-loader replay select32.u8.gz --capacity 0.25 --tokens-max 100 --device    for real, on the first GPU or in host memory")]
 pub struct ReplayArgs {
     /// Recorded routing: .jsonl (our own format, or an engine's dump), .csv, or .u8.gz with its .index.json; see docs/traces.md
     pub trace: PathBuf,
@@ -38,6 +42,45 @@ pub struct ReplayArgs {
     /// Only every second prompt, from the first (even) or the second one (odd)
     #[arg(long, env = "SPOC_REPLAY_PROMPTS", value_enum, default_value_t = Prompts::All)]
     pub prompts: Prompts,
+    /// Only the first tokens of all prompts together, at least one
+    #[arg(long, env = "SPOC_REPLAY_TOKENS_MAX", allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tokens_max: Option<u32>,
+    /// Run it for real on a device, by index or UUID: experts from a file into slots, leased and multiplied [default: 0]
+    #[arg(long, env = "SPOC_REPLAY_DEVICE", num_args = 0..=1, default_missing_value = "0", value_name = "N|UUID", conflicts_with = "inserts_max")]
+    pub device: Option<String>,
+    /// How it is run for real.
+    #[command(flatten)]
+    pub real: RealArgs,
+}
+
+/// With `--device`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "With --device")]
+pub struct RealArgs {
+    /// cuda or native [default: the first GPU found, else native]
+    #[arg(long, env = "SPOC_BACKEND", value_name = "NAME")]
+    pub backend: Option<String>,
+    /// Bytes of each expert, rounded up to rows of 16 KiB [default: what the trace says, else 1 MiB]
+    #[arg(long, env = "SPOC_REPLAY_EXPERT_BYTES", value_parser = parse_size, value_name = "SIZE")]
+    pub expert_bytes: Option<u64>,
+    /// How often each expert is multiplied: as much computing as an engine does beside it
+    #[arg(long, env = "SPOC_REPLAY_PASSES", allow_negative_numbers = true, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub passes: u32,
+    /// Events whose experts are known ahead
+    #[arg(long, env = "SPOC_REPLAY_AHEAD", allow_negative_numbers = true, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(..=64))]
+    pub ahead: u32,
+    /// Pinned host memory for experts that left their slots [default: none]
+    #[arg(long, env = "SPOC_REPLAY_TIER_BYTES", value_parser = parse_size, value_name = "SIZE")]
+    pub tier_bytes: Option<u64>,
+    /// How the file is read
+    #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
+    pub io: Io,
+    /// Size of the pinned ring between disk and device [default: 64 MiB, or what there is]
+    #[arg(long, env = "SPOC_STAGING_BYTES", value_parser = parse_size, value_name = "SIZE")]
+    pub staging_bytes: Option<u64>,
+    /// Folder to make the file of experts in [default: the system's temporary folder]
+    #[arg(long, env = "SPOC_REPLAY_DIR", value_name = "DIR")]
+    pub dir: Option<PathBuf>,
 }
 
 /// Which prompts.

@@ -3,6 +3,8 @@
 pub mod args;
 mod build;
 mod csv;
+mod device;
+mod experts;
 mod lines;
 mod packed;
 
@@ -46,6 +48,9 @@ pub fn run(args: &ReplayArgs, out: Out) -> Result<u8> {
         Prompts::Even => routing = routing.only(|number| number % 2 == 0),
         Prompts::Odd => routing = routing.only(|number| number % 2 == 1),
     }
+    if let Some(most) = args.tokens_max {
+        routing.cut(most as usize);
+    }
     let events = routing.events(args.batch as usize, args.tokens_per_event as usize);
     if events.is_empty() {
         return Err(Failure::new(
@@ -54,7 +59,11 @@ pub fn run(args: &ReplayArgs, out: Out) -> Result<u8> {
         )
         .at(&args.trace));
     }
-    let report = Report::new(args, &routing, &events).map_err(Failure::usage)?;
+    let mut report = Report::new(args, &routing, &events).map_err(Failure::usage)?;
+    if args.device.is_some() {
+        let known = !routing.expert_bytes.is_empty();
+        report.device = Some(device::run(args, &events, (routing.experts, known), report.slots, out)?);
+    }
     out.answer(&report, ToString::to_string);
     Ok(0)
 }
@@ -80,6 +89,9 @@ struct Report {
     frozen_best: Figures,
     /// Points of hit rate that the optimum is ahead.
     regret: f64,
+    /// With `--device`: what came of running it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<device::Report>,
 }
 
 #[derive(Debug, Serialize)]
@@ -175,6 +187,7 @@ impl Report {
             belady: best.into(),
             belady_bypass: belady(events, slots, args.scope, Bypass::Allowed)?.into(),
             frozen_best: frozen_best(events, slots).into(),
+            device: None,
         })
     }
 
@@ -239,6 +252,7 @@ impl fmt::Display for Report {
             "regret    {:.2} points behind belady; the best frozen set has {:.2} %",
             self.regret,
             100.0 * frozen_best.hit_rate
-        )
+        )?;
+        self.device.as_ref().map_or(Ok(()), |device| write!(f, "\n{}", device.lines()))
     }
 }
