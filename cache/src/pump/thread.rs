@@ -30,6 +30,10 @@ pub(super) const GLANCE: Duration = Duration::from_millis(1);
 /// How often it looks at copies into the host tier that a fill waits for.
 pub(super) const GLANCE_JOINED: Duration = Duration::from_micros(50);
 
+/// When it looks for the first time at copies that have just been enqueued: a chunk that is back before the next read is
+/// read into while it is still in the caches.
+const GLANCE_FRESH: Duration = Duration::from_micros(100);
+
 /// Chunks enqueued together, at most. More gain nothing, and come back to the ring later.
 pub(super) const BATCH_MAX: usize = 8;
 
@@ -64,6 +68,8 @@ pub(super) struct Copier {
     may_stand: bool,
     /// Jobs whose bytes are still on their way into the host tier.
     joined: Vec<(Work, Arc<Kept>)>,
+    /// Nobody has looked at the youngest copies yet.
+    fresh: bool,
     last_beat: Instant,
 }
 
@@ -102,6 +108,7 @@ impl Copier {
             chunks,
             may_stand: false,
             joined: Vec::new(),
+            fresh: false,
             last_beat: Instant::now(),
         })
     }
@@ -144,6 +151,7 @@ impl Copier {
             _ if !self.joined.is_empty() => GLANCE_JOINED,
             (true, _) => BEAT,
             (false, true) => GLANCE_STANDING,
+            (false, false) if std::mem::take(&mut self.fresh) => GLANCE_FRESH,
             (false, false) => GLANCE,
         };
         let received = crossbeam_channel::select! {
@@ -380,8 +388,12 @@ impl Copier {
         if self.pending.is_empty() {
             return;
         }
+        let began = Instant::now();
         // The device may still be learning of the ring.
         self.ring.settle();
+        if began.elapsed() > GLANCE {
+            tracing::debug!(waited_us = began.elapsed().as_micros(), "waited for the ring's registration");
+        }
         let began = Instant::now();
         let enqueued = match self.batch.enqueue(&self.copies) {
             Ok(copies) => {
@@ -435,7 +447,10 @@ impl Copier {
         let event = self.events.pop().map_or_else(|| self.copies.device().create_event(), Ok);
         let recorded = event.and_then(|event| self.copies.record(&event).map(|()| event));
         match recorded {
-            Ok(event) => self.batches.push_back((event, chunks)),
+            Ok(event) => {
+                self.batches.push_back((event, chunks));
+                self.fresh = true;
+            }
             // Copies without an event: only the stream itself can still say when they end.
             Err(error) => return self.fail_stream(&error.into()),
         }

@@ -52,7 +52,7 @@ fn serve(shared: &Arc<Shared>, ladder: &Ladder, outlet: &Outlet, watch: Option<(
                 outlet.deliver_failed(shared, ticket);
             }
             Next::Stop => return,
-            Next::NoChunk | Next::Idle(_) => direct = None,
+            Next::NoChunk | Next::Enough | Next::Idle(_) => direct = None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::engine::{Engine, WAKE};
-use crate::reader::queue::Next;
+use crate::reader::queue::{Bounds, Next};
 use crate::{Error, ErrorKind};
 
 impl Engine {
@@ -23,11 +23,11 @@ impl Engine {
             }
         }
         loop {
-            match self.shared.next_for_ring(&self.ladder, u32::MAX) {
+            match self.shared.next_for_ring(&self.ladder, Bounds::NONE) {
                 Next::Read(work) => self.outlet.deliver(&self.shared, work.ticket, Err(failed())),
                 Next::Fail(ticket) => self.outlet.deliver_failed(&self.shared, ticket),
                 // A refill that its rate holds back fails when the next request comes, or the reader closes.
-                Next::NoChunk | Next::Idle(_) => self.shared.ring_wake().wait(),
+                Next::NoChunk | Next::Enough | Next::Idle(_) => self.shared.ring_wake().wait(),
                 Next::Stop => return,
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::in_place::Landing;
 use super::pace::Pace;
 use super::request::{Active, Found};
-use super::{Lane, Route, Ticket};
+use super::{Bounds, Lane, Route, Ticket};
 use crate::{Error, ErrorKind, ReadClass, ReadPlan, ReaderOptions, RequestId, Result};
 
 /// A refill read that this many prefetch reads have overtaken goes first.
@@ -16,6 +16,7 @@ const OVERTAKEN_MAX: u32 = 16;
 
 pub(super) struct Core {
     pub(super) free: Vec<u32>,
+    chunks: usize,
     pub(super) pace: Pace,
     pub(super) stop: bool,
     pub(super) ring_sleep: RingSleep,
@@ -58,6 +59,8 @@ pub(super) enum Choice {
     NoChunk,
     /// Only prefetch and refill wait, and as many of them are in flight as may be.
     Bounded,
+    /// As many chunks are out as the caller wants for now.
+    Enough,
     Idle(Option<Duration>),
     Stop,
 }
@@ -98,6 +101,7 @@ impl Core {
         Self {
             // Taken from the end: the front of the region stays warm in the caches when few chunks are in use.
             free: (0..chunks).rev().collect(),
+            chunks: chunks as usize,
             pace: Pace::new(options.refill_bytes_per_second),
             stop: false,
             ring_sleep: RingSleep::Awake,
@@ -157,7 +161,7 @@ impl Core {
     }
 
     /// What `lane` is to do: the most urgent class first, inside a class who came first.
-    pub(super) fn choose(&mut self, lane: Lane, background_max: u32) -> Choice {
+    pub(super) fn choose(&mut self, lane: Lane, bounds: Bounds) -> Choice {
         self.starved[lane as usize] = None;
         let refill_first = self.overtaken >= OVERTAKEN_MAX;
         let order = match refill_first {
@@ -172,14 +176,14 @@ impl Core {
             }) else {
                 continue;
             };
-            if class != ReadClass::Demand && self.background[lane as usize] >= background_max {
+            if class != ReadClass::Demand && self.background[lane as usize] >= bounds.background {
                 return Choice::Bounded;
             }
             if let (ReadClass::Refill, Some(time)) = (class, self.pace.wait()) {
                 later = Some(time);
                 continue;
             }
-            return self.take(class, lane, slot, span);
+            return self.take(class, lane, slot, span, bounds);
         }
         if self.stop { Choice::Stop } else { Choice::Idle(later) }
     }
@@ -214,7 +218,7 @@ impl Core {
         Ok(None)
     }
 
-    fn take(&mut self, class: ReadClass, lane: Lane, slot: u32, span: usize) -> Choice {
+    fn take(&mut self, class: ReadClass, lane: Lane, slot: u32, span: usize, bounds: Bounds) -> Choice {
         let landing = self.requests[slot as usize].as_ref().and_then(|active| active.landing(span));
         if let Some(landing) = landing {
             return self.hand_out(class, lane, slot, span, Memory::InPlace(landing));
@@ -224,6 +228,9 @@ impl Core {
         if self.free.len() <= keep + usize::from(urgent_elsewhere) {
             self.starved[lane as usize] = Some(class);
             return Choice::NoChunk;
+        }
+        if self.chunks - self.free.len() >= bounds.chunks_out {
+            return Choice::Enough;
         }
         let Some(chunk) = self.free.pop() else { return Choice::NoChunk };
         self.hand_out(class, lane, slot, span, Memory::Chunk(chunk))

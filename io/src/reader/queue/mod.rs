@@ -75,6 +75,19 @@ pub(crate) struct Work {
     pub(crate) chunk: Chunk,
 }
 
+/// How much a lane may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Prefetch and refill reads in flight.
+    pub background: u32,
+    /// Chunks that are not free, whoever has them, beyond which no other is taken.
+    pub chunks_out: usize,
+}
+
+impl Bounds {
+    pub(crate) const NONE: Self = Self { background: u32::MAX, chunks_out: usize::MAX };
+}
+
 /// What a lane is to do next.
 pub(crate) enum Next {
     Read(Work),
@@ -82,6 +95,8 @@ pub(crate) enum Next {
     Fail(Ticket),
     /// There are reads, but no chunk.
     NoChunk,
+    /// There are reads, and chunks are better left alone until one of those that are out comes back.
+    Enough,
     /// There are none that may start now. After this long there may be: the refill's rate allows the next then.
     Idle(Option<Duration>),
     /// There are none, and there will be none.
@@ -192,12 +207,12 @@ impl Shared {
         }
     }
 
-    /// The next thing for the ring to do, with at most `background_max` prefetch and refill reads in flight. After
-    /// `NoChunk` or `Idle` the ring's wake is sure to come.
-    pub(crate) fn next_for_ring(self: &Arc<Self>, ladder: &Ladder, background_max: u32) -> Next {
-        let (mut core, choice) = self.choose(self.lock(), ladder, Lane::Ring, background_max);
+    /// The next thing for the ring to do within its bounds. After `NoChunk`, `Enough` or `Idle` the ring's wake is sure
+    /// to come.
+    pub(crate) fn next_for_ring(self: &Arc<Self>, ladder: &Ladder, bounds: Bounds) -> Next {
+        let (mut core, choice) = self.choose(self.lock(), ladder, Lane::Ring, bounds);
         core.ring_sleep = match choice {
-            Choice::NoChunk => RingSleep::ForChunks,
+            Choice::NoChunk | Choice::Enough => RingSleep::ForChunks,
             Choice::Bounded | Choice::Idle(_) => RingSleep::ForRequests,
             _ => RingSleep::Awake,
         };
@@ -206,6 +221,7 @@ impl Shared {
             Choice::Take(taken) => self.work(Lane::Ring, taken),
             Choice::Fail(ticket) => Next::Fail(ticket),
             Choice::NoChunk => Next::NoChunk,
+            Choice::Enough => Next::Enough,
             // A read of this lane that ends makes room, and the ring asks again after it.
             Choice::Bounded | Choice::Look { .. } => Next::Idle(None),
             Choice::Idle(time) => Next::Idle(time),
@@ -216,9 +232,10 @@ impl Shared {
     /// The next thing for a thread of the pool to do; sleeps until there is something. A thread that `holds` a file
     /// open is let go after a while without work, with `Idle`.
     pub(crate) fn next_for_pool(self: &Arc<Self>, ladder: &Ladder, holds: bool) -> Next {
+        let bounds = Bounds { background: self.pool_background_max, chunks_out: usize::MAX };
         let mut core = self.lock();
         loop {
-            let (guard, choice) = self.choose(core, ladder, Lane::Pool, self.pool_background_max);
+            let (guard, choice) = self.choose(core, ladder, Lane::Pool, bounds);
             core = match choice {
                 Choice::Take(taken) => {
                     drop(guard);
@@ -226,7 +243,7 @@ impl Shared {
                 }
                 Choice::Fail(ticket) => return Next::Fail(ticket),
                 Choice::Stop => return Next::Stop,
-                Choice::NoChunk => self.wait_for_chunk(guard),
+                Choice::NoChunk | Choice::Enough => self.wait_for_chunk(guard),
                 Choice::Bounded => {
                     let mut core = guard;
                     core.pool_bounded += 1;
@@ -267,10 +284,10 @@ impl Shared {
         mut core: MutexGuard<'a, Core>,
         ladder: &Ladder,
         lane: Lane,
-        background_max: u32,
+        bounds: Bounds,
     ) -> (MutexGuard<'a, Core>, Choice) {
         loop {
-            match core.choose(lane, background_max) {
+            match core.choose(lane, bounds) {
                 Choice::Look { slot, span } => core = self.look(core, ladder, slot, span),
                 choice => return (core, choice),
             }

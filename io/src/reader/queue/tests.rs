@@ -38,7 +38,7 @@ impl Fixture {
 
     /// Everything that the ring may start now, with at most 4 reads of prefetch and refill in flight.
     fn starts(&self) -> Vec<Work> {
-        let next = || match self.shared.next_for_ring(&self.ladder, 4) {
+        let next = || match self.shared.next_for_ring(&self.ladder, Bounds { background: 4, ..Bounds::NONE }) {
             Next::Read(work) => Some(work),
             Next::Idle(None) | Next::NoChunk => None,
             _ => panic!("a read, or nothing"),
@@ -101,6 +101,28 @@ fn the_last_chunks_go_to_who_is_more_urgent_on_either_lane() {
     let request = ReadRequest { plan, class: ReadClass::Prefetch, token: 0 };
     fixture.shared.push(request, spans, None).unwrap();
     fixture.end(held.remove(0));
-    assert!(matches!(fixture.shared.lock().choose(Lane::Pool, 9), Choice::NoChunk));
+    assert!(matches!(fixture.shared.lock().choose(Lane::Pool, Bounds::NONE), Choice::NoChunk));
     assert_eq!(fixture.starts().len(), 1);
+}
+
+#[test]
+fn chunks_beyond_those_that_are_wanted_out_are_left_alone_until_one_comes_back() {
+    let fixture = Fixture::new(32);
+    fixture.push(ReadClass::Demand, 20);
+    let next = |chunks_out| {
+        let bounds = Bounds { chunks_out, ..Bounds::NONE };
+        fixture.shared.next_for_ring(&fixture.ladder, bounds)
+    };
+    let mut held = Vec::new();
+    while let Next::Read(work) = next(6) {
+        held.push(work);
+    }
+    assert_eq!(held.len(), 6);
+    assert!(matches!(next(6), Next::Enough));
+    let Next::Read(more) = next(usize::MAX) else { panic!("chunks are free") };
+    let kept = fixture.end(more);
+    assert!(matches!(next(6), Next::Enough), "a chunk that its receiver still has is out");
+    drop(fixture.end(held.remove(0)));
+    drop(kept);
+    assert!(matches!(next(6), Next::Read(_)));
 }
