@@ -17,6 +17,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// How a ring's memory is known to its device: the rungs of the ladder, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,11 +236,16 @@ impl Drop for RingMemory {
 }
 
 fn populated_pin(device: &Device, memory: &HostMemory) -> spoc_driver::Result<Pin> {
+    let began = Instant::now();
     // Where reads end in device memory itself, the ring is hardly used.
     if in_place::reads_in_place(device).is_err() {
         memory.populate()?;
     }
-    device.pin(memory)
+    let populated = began.elapsed();
+    let pin = device.pin(memory);
+    let (populate_us, register_us) = (populated.as_micros(), (began.elapsed() - populated).as_micros());
+    tracing::debug!(populate_us, register_us, ok = pin.is_ok(), "staging memory and its registration");
+    pin
 }
 
 impl fmt::Debug for RingMemory {

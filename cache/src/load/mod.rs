@@ -147,6 +147,7 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
     }
     let digests = options.verify.as_ref();
     let mut plan = plan(model, placements, layout.plan_options(pump.plan_options()), digests)?;
+    let planned = began.elapsed();
     let (segments, in_place) = layout.allocate(pump.device())?;
     let in_place = in_place.map(|targets| targets as Arc<dyn HostTargets>);
     let is_long = plan.chunk_bytes() > pump.plan_options().chunk_bytes;
@@ -157,6 +158,11 @@ pub fn load_model(pump: &Arc<Pump>, model: &Model, options: &LoadOptions) -> Res
     let plan = Arc::new(plan);
     let Layout { placements, copied_because, .. } = layout;
     let prepare_time = began.elapsed();
+    tracing::debug!(
+        plan_us = planned.as_micros(),
+        allocate_us = (prepare_time - planned).as_micros(),
+        "a load is planned, and has its device memory"
+    );
 
     let before = pump.stages();
     let bytes: u64 = placements.iter().map(|placement| placement.len_bytes).sum();

@@ -170,6 +170,7 @@ impl Pump {
             .spawn(move || thread.run())
             .map_err(|error| spoc_io::Error::from_os(error, "starting the copy thread"))?;
         memory.begin_pinning();
+        tracing::debug!(elapsed_us = began.elapsed().as_micros(), "a pump has started");
         Ok(Arc::new(Pump {
             device: device.clone(),
             counters,

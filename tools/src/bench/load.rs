@@ -128,7 +128,12 @@ pub(super) fn pump_options(args: &BenchLoadArgs) -> Result<PumpOptions> {
 /// A pump, and beside its start the opened model.
 fn start(path: &Path, device: &Device, options: &PumpOptions) -> Result<(Arc<Pump>, Model)> {
     std::thread::scope(|scope| {
-        let model = scope.spawn(|| open_model(path, &OpenOptions::default()));
+        let model = scope.spawn(|| {
+            let began = Instant::now();
+            let model = open_model(path, &OpenOptions::default());
+            tracing::debug!(elapsed_us = began.elapsed().as_micros(), "the model is open");
+            model
+        });
         let pump = Pump::start(device, options.clone())?;
         let model =
             model.join().map_err(|_| Failure::new("closed", "the thread that opens the model ended"))?;
