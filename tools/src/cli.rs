@@ -450,7 +450,7 @@ pub struct BenchOverlapArgs {
     #[arg(long, env = "SPOC_SLOT_BYTES", default_value = "256MiB", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
     pub slot_bytes: u64,
     /// Steps of a run: each fills one slot and reads the others
-    #[arg(long, env = "SPOC_STEPS", allow_negative_numbers = true, default_value_t = 64, value_name = "N")]
+    #[arg(long, env = "SPOC_STEPS", allow_negative_numbers = true, default_value_t = 128, value_name = "N")]
     pub steps: usize,
     /// Runs, of which the median counts
     #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 5, value_name = "N")]

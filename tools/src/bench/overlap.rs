@@ -19,10 +19,12 @@ use crate::{staging, units};
 const COLUMNS: u64 = 32 * MATVEC_COLUMNS;
 const ROW_BYTES: u64 = COLUMNS * 4;
 const COPY_BYTES: usize = 4 << 20;
+/// Slots that are being filled while the others are read: with one, whichever side is late in a step delays the other.
+const FILLING: u64 = 2;
 /// Steps that one event of a kind serves before it is recorded again.
-const EVENTS: usize = 4;
-/// Slots at least: one is filled while the others are read.
-const SLOTS_MIN: u64 = 4;
+const EVENTS: usize = FILLING as usize + 2;
+/// Slots at least.
+const SLOTS_MIN: u64 = FILLING + 3;
 /// Slots that the kernel's speed is found with, and steps: a launch of few slots, or waiting for few launches, would
 /// make it seem slower than it is beside a long copy.
 const TRIAL_SLOTS: u64 = 8;
@@ -110,14 +112,14 @@ fn size(device: &Device, ring: StillRing, slot_bytes: u64) -> Result<Plan> {
     let trial = Plan { ring, geometry: geometry(trial_slots)?, passes: 1 };
     let bench = Bench::new(device, trial)?;
     bench.steps(2, true, true)?;
-    // One slot is not read.
-    let slot_seconds = bench.steps(TRIAL_STEPS, false, true)? / TRIAL_STEPS as f64 / (trial_slots - 1) as f64;
+    let read = (trial_slots - FILLING) as f64;
+    let slot_seconds = bench.steps(TRIAL_STEPS, false, true)? / TRIAL_STEPS as f64 / read;
     let copy_seconds = bench.steps(TRIAL_STEPS, true, false)? / TRIAL_STEPS as f64;
     let ring = bench.plan.ring.clone();
     drop(bench);
     let wanted = at_least_once(copy_seconds / slot_seconds);
-    let slots = (wanted + 1).clamp(SLOTS_MIN, slots_max);
-    let passes = at_least_once(copy_seconds / slot_seconds / (slots - 1) as f64);
+    let slots = (wanted + FILLING).clamp(SLOTS_MIN, slots_max);
+    let passes = at_least_once(copy_seconds / slot_seconds / (slots - FILLING) as f64);
     Ok(Plan { ring, geometry: geometry(slots)?, passes })
 }
 
@@ -170,9 +172,9 @@ impl Bench {
         for step in 0..steps {
             let (event, slots) = (step % EVENTS, u64::from(self.plan.geometry.slots));
             if copies {
-                // The kernels of the step before the last were the last to read this slot.
-                if computes && step >= 2 {
-                    self.copy.wait(&self.done[(step - 2) % EVENTS])?;
+                // The last kernels to read this slot: those after them leave it out.
+                if let Some(readers) = step.checked_sub(FILLING as usize + 1).filter(|_| computes) {
+                    self.copy.wait(&self.done[readers % EVENTS])?;
                 }
                 self.fill(step as u64 % slots)?;
                 self.copy.record(&self.ready[event])?;
@@ -182,7 +184,7 @@ impl Bench {
                     self.compute.wait(&self.ready[event])?;
                 }
                 for _ in 0..self.plan.passes {
-                    self.read_all_but((step as u64 + 1) % slots)?;
+                    self.read_resident((step as u64 + 1) % slots)?;
                 }
                 self.compute.record(&self.done[event])?;
             }
@@ -210,27 +212,35 @@ impl Bench {
         Ok(())
     }
 
-    /// One launch for each stretch of slots that lie together.
-    fn read_all_but(&self, left_out: u64) -> Result<()> {
+    /// All slots but those that are being filled, from `filling` on. One launch for each stretch of slots that lie together.
+    fn read_resident(&self, filling: u64) -> Result<()> {
         let geometry = self.plan.geometry;
+        let all = u64::from(geometry.slots);
+        let filled = |slot: u64| (slot + all - filling) % all < FILLING;
         let mut first = 0;
         for (number, segment) in self.segments.iter().enumerate() {
-            let slots = u64::from(geometry.slots_of(u32::try_from(number).map_err(Failure::usage)?));
-            let hole = left_out.checked_sub(first).filter(|hole| *hole < slots);
-            let stretches = match hole {
-                None => [0..slots, 0..0],
-                Some(hole) => [0..hole, hole + 1..slots],
-            };
-            for stretch in stretches.into_iter().filter(|stretch| !stretch.is_empty()) {
-                let bytes = (stretch.end - stretch.start) * geometry.stride_bytes;
-                let offset = stretch.start * geometry.stride_bytes;
-                let matrix = DeviceVector::view(segment, offset, bytes / 4)?;
-                let row = (first * geometry.stride_bytes + offset) / ROW_BYTES;
-                let mut rows = DeviceVector::view(&self.results, row * 4, bytes / ROW_BYTES)?;
-                self.product.launch(&self.compute, &matrix, &self.vector, &mut rows)?;
+            let end = first + u64::from(geometry.slots_of(u32::try_from(number).map_err(Failure::usage)?));
+            let mut slot = first;
+            while slot < end {
+                let stretch_end = (slot..end).find(|slot| filled(*slot)).unwrap_or(end);
+                if slot < stretch_end {
+                    self.read(segment, slot, stretch_end, first)?;
+                }
+                slot = stretch_end + 1;
             }
-            first += slots;
+            first = end;
         }
+        Ok(())
+    }
+
+    /// One launch over slots `from..to` of a segment whose first slot is `first`.
+    fn read(&self, segment: &Segment, from: u64, to: u64, first: u64) -> Result<()> {
+        let stride_bytes = self.plan.geometry.stride_bytes;
+        let bytes = (to - from) * stride_bytes;
+        let matrix = DeviceVector::view(segment, (from - first) * stride_bytes, bytes / 4)?;
+        let row = from * stride_bytes / ROW_BYTES;
+        let mut rows = DeviceVector::view(&self.results, row * 4, bytes / ROW_BYTES)?;
+        self.product.launch(&self.compute, &matrix, &self.vector, &mut rows)?;
         Ok(())
     }
 }
@@ -264,7 +274,7 @@ fn report(
     let (copy, compute, together) = (super::median(copies), super::median(computes), super::median(both));
     let ratios: Vec<f64> =
         both.iter().zip(copies).zip(computes).map(|((both, a), b)| both / a.max(*b)).collect();
-    let read = geometry.stride_bytes * u64::from(geometry.slots - 1) * bench.plan.passes * steps as u64;
+    let read = geometry.stride_bytes * (u64::from(geometry.slots) - FILLING) * bench.plan.passes * steps as u64;
     let compute_gb_per_s = units::gb_per_s(read, compute);
     let device = bench.copy.device();
     Report {
