@@ -158,7 +158,11 @@ impl Depth {
             Way::Deeper => (from * 2).min(self.max),
         };
         // Near its bound there is nothing to learn.
-        if to.abs_diff(from) < (from / 3).max(1) { self.vain() } else { self.go(to, Trial::There { usual, from }) }
+        if to.abs_diff(from) < (from / 3).max(1) {
+            self.vain()
+        } else {
+            self.go(to, Trial::There { usual, from })
+        }
     }
 
     fn vain(&mut self) {
@@ -237,10 +241,13 @@ mod tests {
             depth.done_at(CHUNK, now);
         }
         assert!((2..=8).contains(&depth.now()) && depth.in_vain > 0);
-        assert_eq!(depth.trial.map_or(depth.now(), |trial| match trial {
-            Trial::There { from, .. } => from,
-            Trial::Back { .. } => depth.now(),
-        }), 4);
+        assert_eq!(
+            depth.trial.map_or(depth.now(), |trial| match trial {
+                Trial::There { from, .. } => from,
+                Trial::Back { .. } => depth.now(),
+            }),
+            4
+        );
     }
 
     #[test]

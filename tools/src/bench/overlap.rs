@@ -274,7 +274,8 @@ fn report(
     let (copy, compute, together) = (super::median(copies), super::median(computes), super::median(both));
     let ratios: Vec<f64> =
         both.iter().zip(copies).zip(computes).map(|((both, a), b)| both / a.max(*b)).collect();
-    let read = geometry.stride_bytes * (u64::from(geometry.slots) - FILLING) * bench.plan.passes * steps as u64;
+    let read =
+        geometry.stride_bytes * (u64::from(geometry.slots) - FILLING) * bench.plan.passes * steps as u64;
     let compute_gb_per_s = units::gb_per_s(read, compute);
     let device = bench.copy.device();
     Report {

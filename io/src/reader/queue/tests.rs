@@ -38,7 +38,8 @@ impl Fixture {
 
     /// Everything that the ring may start now, with at most 4 reads of prefetch and refill in flight.
     fn starts(&self) -> Vec<Work> {
-        let next = || match self.shared.next_for_ring(&self.ladder, Bounds { background: 4, ..Bounds::NONE }) {
+        let next = || match self.shared.next_for_ring(&self.ladder, Bounds { background: 4, ..Bounds::NONE })
+        {
             Next::Read(work) => Some(work),
             Next::Idle(None) | Next::NoChunk => None,
             _ => panic!("a read, or nothing"),
