@@ -253,7 +253,11 @@ fn a_wrong_map_is_refused_with_its_entry_and_the_reason() {
         (vec![entry("a", None, 0, 40)], ErrorKind::OffsetOutOfBounds, "bytes 40 to 72 of a target of 64"),
         (vec![entry("a", None, 0, u64::MAX)], ErrorKind::OffsetOutOfBounds, "beyond 64 bits"),
         (vec![entry("a", rows(3, 5), 0, 0)], ErrorKind::OffsetOutOfBounds, "3 to 5 of dimension 0"),
-        (vec![entry("a", Some(vec![0..4]), 0, 0)], ErrorKind::InvalidArgument, "has 2 dimensions"),
+        (
+            vec![entry("a", Some(std::iter::once(0..4).collect()), 0, 0)],
+            ErrorKind::InvalidArgument,
+            "has 2 dimensions",
+        ),
         (vec![entry("a", None, 7, 0)], ErrorKind::InvalidMap, "the map has 1 targets"),
         (vec![pitched(5, 8)], ErrorKind::InvalidMap, "expected rows"),
         (vec![pitched(0, 8)], ErrorKind::InvalidMap, "expected rows"),

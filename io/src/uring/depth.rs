@@ -159,9 +159,9 @@ impl Depth {
         };
         // Near its bound there is nothing to learn.
         if to.abs_diff(from) < (from / 3).max(1) {
-            self.vain()
+            self.vain();
         } else {
-            self.go(to, Trial::There { usual, from })
+            self.go(to, Trial::There { usual, from });
         }
     }
 

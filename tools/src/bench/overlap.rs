@@ -20,9 +20,10 @@ const COLUMNS: u64 = 32 * MATVEC_COLUMNS;
 const ROW_BYTES: u64 = COLUMNS * 4;
 const COPY_BYTES: usize = 4 << 20;
 /// Slots that are being filled while the others are read: with one, whichever side is late in a step delays the other.
-const FILLING: u64 = 2;
+const AHEAD: usize = 2;
+const FILLING: u64 = AHEAD as u64;
 /// Steps that one event of a kind serves before it is recorded again.
-const EVENTS: usize = FILLING as usize + 2;
+const EVENTS: usize = AHEAD + 2;
 /// Slots at least.
 const SLOTS_MIN: u64 = FILLING + 3;
 /// Slots that the kernel's speed is found with, and steps: a launch of few slots, or waiting for few launches, would
@@ -173,7 +174,7 @@ impl Bench {
             let (event, slots) = (step % EVENTS, u64::from(self.plan.geometry.slots));
             if copies {
                 // The last kernels to read this slot: those after them leave it out.
-                if let Some(readers) = step.checked_sub(FILLING as usize + 1).filter(|_| computes) {
+                if let Some(readers) = step.checked_sub(AHEAD + 1).filter(|_| computes) {
                     self.copy.wait(&self.done[readers % EVENTS])?;
                 }
                 self.fill(step as u64 % slots)?;
