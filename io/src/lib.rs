@@ -48,6 +48,7 @@ mod placement;
 mod plan;
 mod reader;
 mod region;
+#[cfg_attr(not(target_os = "linux"), path = "uring_elsewhere.rs")]
 mod uring;
 
 pub use bench::{ReadBench, bench_read};

@@ -1,15 +1,19 @@
 //! Keeping a reader's threads and memory beside the device they serve.
 
+#[cfg(target_os = "linux")]
 use std::io;
+#[cfg(target_os = "linux")]
 use std::path::Path;
 
 /// Processors of a NUMA node, as the kernel lists them; `None` where it knows no such node.
+#[cfg(target_os = "linux")]
 fn processors_of(node: u32) -> Option<Vec<usize>> {
     let path = format!("/sys/devices/system/node/node{node}/cpulist");
     parse(std::fs::read_to_string(Path::new(&path)).ok()?.trim())
 }
 
 /// `0-3,8,10-11`.
+#[cfg(target_os = "linux")]
 fn parse(list: &str) -> Option<Vec<usize>> {
     let mut processors = Vec::new();
     for range in list.split(',').filter(|range| !range.is_empty()) {
@@ -23,6 +27,25 @@ fn parse(list: &str) -> Option<Vec<usize>> {
 ///
 /// # Errors
 /// Why not, in words.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn bind_thread(node: u32) -> Result<(), String> {
+    Err(format!("this system lists no NUMA node {node}"))
+}
+
+/// Asks for the memory of a mapping, none of which was touched yet, on the node.
+///
+/// # Errors
+/// Why not, in words.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn prefer_memory(_: *mut u8, _: usize, node: u32) -> Result<(), String> {
+    bind_thread(node)
+}
+
+/// Binds the calling thread, and those it starts, to the node's processors, as far as it may use them.
+///
+/// # Errors
+/// Why not, in words.
+#[cfg(target_os = "linux")]
 pub(crate) fn bind_thread(node: u32) -> Result<(), String> {
     let wanted = processors_of(node).ok_or_else(|| format!("the kernel lists no NUMA node {node}"))?;
     // SAFETY: all-zero bytes are an empty set of processors.
@@ -57,6 +80,7 @@ pub(crate) fn bind_thread(node: u32) -> Result<(), String> {
 ///
 /// # Errors
 /// Why not, in words. The memory then lies wherever it is first touched.
+#[cfg(target_os = "linux")]
 pub(crate) fn prefer_memory(start: *mut u8, len_bytes: usize, node: u32) -> Result<(), String> {
     const MPOL_PREFERRED: libc::c_int = 1;
     const NODES_MAX: usize = 1024;
@@ -86,7 +110,7 @@ pub(crate) fn prefer_memory(start: *mut u8, len_bytes: usize, node: u32) -> Resu
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 

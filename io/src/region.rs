@@ -78,6 +78,7 @@ impl AnonymousRegion {
     }
 
     fn prepare(&self) {
+        #[cfg(target_os = "linux")]
         // SAFETY: the range is this value's own mapping. Advice that is refused changes nothing.
         let _ = unsafe {
             nix::sys::mman::madvise(

@@ -15,7 +15,7 @@ use crate::claims::{Claim, Claims};
 use crate::host_launch::{self, HostLaunch};
 use crate::identity;
 use crate::kernel::library::Library;
-use crate::native::memory::{Memory, NOT_LENDABLE, page_bytes};
+use crate::native::memory::{LENDS, LENDS_NOT, Memory, NOT_LENDABLE, page_bytes};
 use crate::size::host_len;
 
 /// Device memory begins at a multiple of this.
@@ -124,6 +124,10 @@ impl Backend for Interpreter {
     fn capabilities(&self, _: &Device) -> Capabilities {
         const LENT: Verdict = Verdict::unavailable("no other library has contexts on the CPU");
         let mut capabilities = Capabilities::all(&Verdict::Available);
+        if !LENDS {
+            capabilities.export_memory = Verdict::unavailable(LENDS_NOT);
+            capabilities.import_memory = Verdict::unavailable(LENDS_NOT);
+        }
         capabilities.reserve =
             Verdict::unavailable("the interpreter's memory is populated where it is allocated");
         if !cfg!(feature = "kernels") {

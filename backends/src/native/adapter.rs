@@ -10,7 +10,7 @@ use spoc_driver::{Error, ErrorKind, HostBuffer, HostMemory, HostMemoryOptions, K
 
 use super::Options;
 use super::event::Event;
-use super::memory::{Memory, NOT_LENDABLE, page_bytes};
+use super::memory::{LENDS, LENDS_NOT, Memory, NOT_LENDABLE, page_bytes};
 use super::queue::Command;
 use super::stream::{Stream, Streams};
 use crate::account::{Account, Charge};
@@ -136,6 +136,10 @@ impl Backend for Native {
     fn capabilities(&self, _: &Device) -> Capabilities {
         const LENT: Verdict = Verdict::unavailable("no other library has contexts on the CPU");
         let mut capabilities = Capabilities::all(&Verdict::Available);
+        if !LENDS {
+            capabilities.export_memory = Verdict::unavailable(LENDS_NOT);
+            capabilities.import_memory = Verdict::unavailable(LENDS_NOT);
+        }
         capabilities.wait_value =
             Verdict::unavailable("a thread cannot sleep on a word of memory, and streams do not poll");
         capabilities.reserve = Verdict::unavailable("native memory is populated where it is allocated");

@@ -1,7 +1,9 @@
 //! Device memory: anonymous and in huge pages, or a sealed memfd where it is to be lent.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+#[cfg(target_os = "linux")]
+use std::os::fd::FromRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 
 use spoc_driver::{Error, ErrorKind, Result};
@@ -12,6 +14,19 @@ use crate::capacity::Capacity;
 
 /// Huge pages begin at multiples of this; so does memory that is at least as long.
 const HUGE_BYTES: usize = 2 << 20;
+
+/// Advice that asks for huge pages, and that keeps memory from forked children; none where the system has no such advice.
+#[cfg(target_os = "linux")]
+const ADVICE: [Option<libc::c_int>; 2] = [Some(libc::MADV_HUGEPAGE), Some(libc::MADV_DONTFORK)];
+#[cfg(not(target_os = "linux"))]
+const ADVICE: [Option<libc::c_int>; 2] = [None, None];
+const HUGE_PAGES: Option<libc::c_int> = ADVICE[0];
+const DONT_FORK: Option<libc::c_int> = ADVICE[1];
+
+/// Whether the system has memory with a descriptor that can be sealed.
+pub(crate) const LENDS: bool = cfg!(target_os = "linux");
+/// Why it cannot lend.
+pub(crate) const LENDS_NOT: &str = "memory with a descriptor that can be sealed exists on Linux alone";
 
 /// Why some memory has no descriptor.
 pub(crate) const NOT_LENDABLE: &str = "the segment was not allocated as exportable";
@@ -49,8 +64,8 @@ impl Memory {
         let mut memory = Self { ptr, mapped_bytes, descriptor: None, populating: None };
         // Wishes only: whether there are huge pages is the system's to say, and a forked child that keeps a view of
         // the memory costs copies and gains nothing.
-        let _ = advise(memory.as_ptr(), mapped_bytes, libc::MADV_HUGEPAGE);
-        let _ = advise(memory.as_ptr(), mapped_bytes, libc::MADV_DONTFORK);
+        let _ = advise(memory.as_ptr(), mapped_bytes, HUGE_PAGES);
+        let _ = advise(memory.as_ptr(), mapped_bytes, DONT_FORK);
         // SAFETY: the mapping lives until `drop`, which ends the populating first.
         let begun = unsafe { populate::begin(memory.ptr, mapped_bytes, account) };
         memory.populating = begun.map_err(out_of_memory)?;
@@ -66,7 +81,7 @@ impl Memory {
             .ok_or_else(|| out_of_memory(std::io::Error::last_os_error()))?;
         let memory = Self { ptr, mapped_bytes, descriptor: Some(descriptor), populating: None };
         // As above.
-        let _ = advise(memory.as_ptr(), mapped_bytes, libc::MADV_HUGEPAGE);
+        let _ = advise(memory.as_ptr(), mapped_bytes, HUGE_PAGES);
         // SAFETY: the mapping is this value's, and nobody else has seen it yet.
         unsafe { populate::whole(memory.ptr, mapped_bytes) }.map_err(out_of_memory)?;
         memory.seal()?;
@@ -79,9 +94,7 @@ impl Memory {
         let invalid =
             |what: &str| Error::new(ErrorKind::InvalidArgument, DOING).with("because", what.to_owned());
         // Without this seal, shrinking the file elsewhere would turn our next access into a SIGBUS.
-        // SAFETY: asking for seals reads no memory.
-        let seals = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        if !seals::keep_size(&descriptor) {
             return Err(invalid("the descriptor is not a sealed memfd"));
         }
         let file = File::from(descriptor);
@@ -113,12 +126,7 @@ impl Memory {
 
     fn seal(&self) -> Result<()> {
         let Some(descriptor) = &self.descriptor else { return Ok(()) };
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: sealing reads no memory; the descriptor is ours.
-        match unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
-            0 => Ok(()),
-            _ => Err(os("sealing native device memory", std::io::Error::last_os_error())),
-        }
+        seals::seal(descriptor).map_err(|error| os("sealing native device memory", error))
     }
 }
 
@@ -136,6 +144,48 @@ impl Drop for Memory {
 
 const DOING: &str = "allocating native device memory";
 
+/// Memory with a descriptor whose size nobody can change any more.
+#[cfg(target_os = "linux")]
+mod seals {
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    /// Whether it cannot be shrunk.
+    pub(super) fn keep_size(descriptor: &OwnedFd) -> bool {
+        // SAFETY: asking for seals reads no memory.
+        let seals = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GET_SEALS) };
+        seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
+    }
+
+    pub(super) fn seal(descriptor: &OwnedFd) -> std::io::Result<()> {
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: sealing reads no memory; the descriptor is ours.
+        match unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+/// There is none here.
+#[cfg(not(target_os = "linux"))]
+mod seals {
+    use std::os::fd::OwnedFd;
+
+    pub(super) fn keep_size(_: &OwnedFd) -> bool {
+        false
+    }
+
+    pub(super) fn seal(_: &OwnedFd) -> std::io::Result<()> {
+        Err(std::io::Error::other(super::LENDS_NOT))
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn create_memfd() -> Result<OwnedFd> {
+    Err(Error::new(ErrorKind::Os, DOING).with("because", LENDS_NOT))
+}
+
+#[cfg(target_os = "linux")]
 fn create_memfd() -> Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string, and the call makes a new descriptor.
@@ -177,7 +227,9 @@ fn map_anonymous(len_bytes: usize) -> std::io::Result<NonNull<u8>> {
     NonNull::new(raw.wrapping_add(before)).ok_or_else(too_large)
 }
 
-pub(super) fn advise(ptr: *mut u8, len_bytes: usize, advice: libc::c_int) -> std::io::Result<()> {
+fn advise(ptr: *mut u8, len_bytes: usize, advice: Option<libc::c_int>) -> std::io::Result<()> {
+    // As a kernel answers that does not know the advice.
+    let Some(advice) = advice else { return Err(std::io::Error::from_raw_os_error(libc::EINVAL)) };
     // SAFETY: callers pass parts of their own mapping, and no advice used here discards data.
     match unsafe { libc::madvise(ptr.cast(), len_bytes, advice) } {
         0 => Ok(()),

@@ -14,6 +14,7 @@ use crate::account::{Absent, Account};
 pub(super) const AT_ONCE_BYTES: usize = 64 << 20;
 /// How much the background threads yield to others: who fills memory makes it present in passing, while it is in the
 /// processor's caches, and threads ahead of it would only take its time. Where it waits for a disk, they run.
+#[cfg(target_os = "linux")]
 const NICE: libc::c_int = 19;
 /// More threads than this gain nothing: the kernel's page zeroing is bound by memory.
 const THREADS_MAX: usize = 8;
@@ -105,6 +106,8 @@ unsafe fn begin_by(
 }
 
 fn in_background(steps: Steps, shared: &Shared, populate: Populate) {
+    // Elsewhere it would be the whole process.
+    #[cfg(target_os = "linux")]
     // SAFETY: takes and gives plain integers; 0 is the calling thread. Where it is refused, nothing is lost but time.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     while !shared.stop.load(Ordering::Relaxed) {

@@ -63,7 +63,8 @@ impl Mapping {
 
     fn prepare(&self, options: HostMemoryOptions) -> Result<()> {
         if options.huge_pages {
-            // A wish only: kernels without huge pages answer EINVAL.
+            // A wish only: kernels without huge pages answer EINVAL, and other systems have no such advice.
+            #[cfg(target_os = "linux")]
             // SAFETY: the range is this mapping, and the advice changes no byte.
             let _ =
                 unsafe { libc::madvise(self.ptr.as_ptr().cast(), self.mapped_bytes, libc::MADV_HUGEPAGE) };
@@ -91,6 +92,13 @@ impl Mapping {
     }
 
     /// Asks that pages not yet present come from a NUMA node.
+    #[cfg(not(target_os = "linux"))]
+    fn prefer(&self, _: u32) -> std::io::Result<()> {
+        Err(std::io::Error::other("this system places memory by itself"))
+    }
+
+    /// Asks that pages not yet present come from a NUMA node.
+    #[cfg(target_os = "linux")]
     fn prefer(&self, node: u32) -> std::io::Result<()> {
         // One bit a node, as many words as the kernel's largest configuration has nodes (1024).
         let mut nodes = [0_u64; 16];

@@ -70,6 +70,16 @@ impl Steps {
 ///
 /// # Errors
 /// The kernel's: not that much memory, no such pages, or see [`cannot_be_asked`].
+#[cfg(not(target_os = "linux"))]
+pub fn populate(_: *mut u8, _: usize) -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::ENOSYS))
+}
+
+/// Asks the kernel to make pages present. What is in them stays, whoever uses them meanwhile.
+///
+/// # Errors
+/// The kernel's: not that much memory, no such pages, or see [`cannot_be_asked`].
+#[cfg(target_os = "linux")]
 pub fn populate(ptr: *mut u8, len_bytes: usize) -> io::Result<()> {
     // SAFETY: the kernel checks the range, and this advice changes no byte.
     match unsafe { libc::madvise(ptr.cast(), len_bytes, libc::MADV_POPULATE_WRITE) } {

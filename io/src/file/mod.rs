@@ -1,11 +1,12 @@
 //! An open weight file: its identity, how it wants to be read, and how much of it the page cache holds.
 
 pub(crate) mod residency;
+#[cfg_attr(target_os = "linux", path = "sys.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "sys_elsewhere.rs")]
 pub(crate) mod sys;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -94,10 +95,7 @@ impl WeightFile {
     /// `not_found`, `not_a_regular_file`, `too_many_open_files`, `io_error`.
     pub fn open(path: &Path) -> Result<Self> {
         let file = open_for_reading(path, libc::O_NONBLOCK).map_err(|e| open_error(e, path))?;
-        let stat = Identity::of(&file).and_then(|found| {
-            let fs = nix::sys::statfs::fstatfs(&file)?;
-            Ok((found, fs.filesystem_type().0))
-        });
+        let stat = Identity::of(&file).and_then(|found| Ok((found, sys::file_system(&file)?)));
         let ((identity, meta), file_system) =
             stat.map_err(|e| Error::from_os(e, "reading the file's status").in_file(path))?;
         if !meta.is_file() {
@@ -109,8 +107,6 @@ impl WeightFile {
         nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))
             .map_err(|e| Error::from_os(e.into(), "setting the descriptor's flags").in_file(path))?;
         let direct_align = direct_align_of(&file);
-        #[allow(clippy::unnecessary_cast, reason = "the type of f_type differs between architectures")]
-        let file_system = file_system as i64;
         Ok(Self {
             path: path.to_path_buf(),
             file,
@@ -149,8 +145,7 @@ impl WeightFile {
     /// Whether the file lies on FUSE, where io_uring reads and direct reads can return wrong bytes.
     #[must_use]
     pub fn is_fuse(&self) -> bool {
-        const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
-        self.file_system == FUSE_SUPER_MAGIC
+        sys::is_fuse(self.file_system)
     }
 
     /// Whether a direct read of this file failed where a buffered one can work.
@@ -237,12 +232,7 @@ impl WeightFile {
     /// `io_error` (EINVAL where direct reads are not supported), `too_many_open_files`, and `changed` when the
     /// name leads to another file by now.
     pub(crate) fn open_direct(&self) -> Result<File> {
-        // Through /proc the descriptor itself is reopened, wherever its name leads by now.
-        let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
-        let opened = match open_for_reading(&by_descriptor, libc::O_DIRECT) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => open_for_reading(&self.path, libc::O_DIRECT),
-            other => other,
-        };
+        let opened = sys::open_direct(&self.file, &self.path);
         let file = opened.map_err(|e| Error::from_os(e, "opening for direct reads").in_file(&self.path))?;
         let (now, _) = Identity::of(&file)
             .map_err(|e| Error::from_os(e, "reading the file's status").in_file(&self.path))?;
@@ -255,7 +245,7 @@ impl WeightFile {
     }
 }
 
-fn open_for_reading(path: &Path, flags: libc::c_int) -> io::Result<File> {
+pub(super) fn open_for_reading(path: &Path, flags: libc::c_int) -> io::Result<File> {
     File::options().read(true).custom_flags(flags | libc::O_CLOEXEC | libc::O_NOCTTY).open(path)
 }
 

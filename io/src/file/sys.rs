@@ -1,9 +1,35 @@
-//! The few system calls that neither `std` nor `nix` has, one function each.
+//! What Linux alone has, one function each; `sys_elsewhere.rs` has the same for other systems.
 
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use super::open_for_reading;
+
+/// Type number of the file's file system (statfs `f_type`).
+pub(crate) fn file_system(file: &File) -> io::Result<i64> {
+    let kind = nix::sys::statfs::fstatfs(file)?.filesystem_type().0;
+    #[allow(clippy::unnecessary_cast, reason = "the type of f_type differs between architectures")]
+    Ok(kind as i64)
+}
+
+/// Whether that is FUSE's number.
+pub(crate) fn is_fuse(file_system: i64) -> bool {
+    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    file_system == FUSE_SUPER_MAGIC
+}
+
+/// Opens an open file again, for reads past the page cache.
+pub(crate) fn open_direct(file: &File, path: &Path) -> io::Result<File> {
+    // Through /proc the descriptor itself is reopened, wherever its name leads by now.
+    let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    match open_for_reading(&by_descriptor, libc::O_DIRECT) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => open_for_reading(path, libc::O_DIRECT),
+        other => other,
+    }
+}
 
 /// Memory and offset alignment that the file asks of direct reads, in bytes; `None` where the kernel or the file
 /// system does not say.

@@ -15,6 +15,7 @@ mod pool;
 pub(crate) mod progress;
 pub(crate) mod queue;
 pub(crate) mod report;
+#[cfg_attr(not(target_os = "linux"), path = "wake_elsewhere.rs")]
 mod wake;
 
 use std::sync::Arc;
