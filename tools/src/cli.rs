@@ -76,6 +76,8 @@ pub enum Command {
     Replay(ReplayArgs),
     /// List the devices found, and why the rest was not
     Devices(DevicesArgs),
+    /// Try on every device what backends promise, and print one block to post
+    Selftest(SelftestArgs),
     /// Check the kernel, the limits and the hardware; each finding with its one fix
     Doctor(DoctorArgs),
     /// Own device memory, stream weights in, lend them to other processes
@@ -136,6 +138,17 @@ pub struct DevicesArgs {
     /// What each device can do, as a table in Markdown, with the reason for what it cannot
     #[arg(long, env = "SPOC_MATRIX", value_parser = parse_switch, action = ArgAction::SetTrue)]
     pub matrix: bool,
+}
+
+/// Arguments of `selftest`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader selftest                       every device that is found
+  spoc-loader selftest --backend hip         one backend's first device")]
+pub struct SelftestArgs {
+    /// Which device alone.
+    #[command(flatten)]
+    pub device: DeviceArgs,
 }
 
 /// Arguments of `demo`.

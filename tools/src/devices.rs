@@ -184,7 +184,7 @@ fn row(driver: &Driver, info: DeviceInfo) -> Row {
     }
 }
 
-fn why_not(verdict: &Verdict) -> Value {
+pub(crate) fn why_not(verdict: &Verdict) -> Value {
     matrix::why_not(verdict).map_or(Value::Null, Value::String)
 }
 

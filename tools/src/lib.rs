@@ -19,6 +19,7 @@ pub mod process;
 pub mod progress;
 pub mod publish;
 pub mod replay;
+pub mod selftest;
 pub mod serve;
 pub mod staging;
 pub mod units;

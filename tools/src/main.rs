@@ -9,7 +9,7 @@ use spoc_tools::doctor::{System, examine, render};
 use spoc_tools::failure::Result;
 use spoc_tools::out::Out;
 use spoc_tools::{
-    bench, ctl, demo, devices, inspect, keeper, load, manifest, process, replay, serve, verify,
+    bench, ctl, demo, devices, inspect, keeper, load, manifest, process, replay, selftest, serve, verify,
 };
 
 fn main() -> ExitCode {
@@ -42,6 +42,7 @@ fn run(command: &Command, out: Out) -> Result<u8> {
         Command::Bench(BenchCommand::Slices(args)) => bench::slices::run(args, out),
         Command::Bench(BenchCommand::Overlap(args)) => bench::overlap::run(args, out),
         Command::Bench(BenchCommand::Switch(args)) => bench::switch::run(args, out),
+        Command::Selftest(args) => selftest::run(args, out),
         Command::Doctor(args) => {
             let report = examine(&System::here(), &args.path);
             out.answer(&report, render);
