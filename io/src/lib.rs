@@ -46,6 +46,7 @@ mod model;
 mod numa;
 mod placement;
 mod plan;
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "the ring thread's side of it"))]
 mod reader;
 mod region;
 #[cfg_attr(not(target_os = "linux"), path = "uring_elsewhere.rs")]

@@ -77,7 +77,7 @@ pub(super) fn import(shared: &Arc<Shared>, exported: &Exported) -> Result<Buffer
 /// A descriptor that is handed to the API.
 struct Duplicate {
     raw: RawFd,
-    file: Option<(u64, u64)>,
+    file: Option<(libc::dev_t, libc::ino_t)>,
 }
 
 impl Duplicate {
@@ -101,7 +101,7 @@ impl Duplicate {
 }
 
 /// What identifies an open descriptor's file.
-fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
+fn file_of(descriptor: RawFd) -> Option<(libc::dev_t, libc::ino_t)> {
     let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the place is large enough; a closed descriptor is an error, not a fault.
     if unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } != 0 {
