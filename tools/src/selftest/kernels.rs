@@ -3,7 +3,7 @@
 use spoc_backends::native;
 use spoc_driver::{
     Arguments, BackendKind, BuiltIn, Device, DeviceSelector, DeviceVector, Driver, Element, Error, Grid,
-    Kernel,
+    Item, Kernel,
 };
 
 use super::transfers::{noise, same};

@@ -187,6 +187,11 @@ fn of_device(found: &Found, info: &DeviceInfo) -> OfDevice {
     tested
 }
 
+/// A bound in words; what no machine has is none.
+fn bound(bytes: u64) -> String {
+    if bytes < 1 << 50 { units::bytes(bytes) } else { "any size".to_owned() }
+}
+
 /// The block.
 fn render(report: &Report) -> String {
     let mut text = format!(
@@ -202,8 +207,8 @@ fn render(report: &Report) -> String {
             "  driver {driver}; {}{}, segments to {}, bindings to {}",
             units::bytes(device.memory_bytes),
             if device.unified { " shared with the host" } else { "" },
-            units::bytes(device.segment_bytes_max),
-            units::bytes(device.binding_bytes_max)
+            bound(device.segment_bytes_max),
+            bound(device.binding_bytes_max)
         );
         for line in &device.checks {
             let (word, what) = match &line.verdict {
