@@ -48,7 +48,7 @@ pub(super) fn launch(
         bindings: prepared.ranges.iter().map(|(binding, _)| *binding).collect(),
         scalars_bytes: u32::try_from(scalars.len()).unwrap_or(u32::MAX),
     };
-    let pipeline = queue.pipelines.of_kernel(device, prepared.body.origin(), request)?;
+    let pipeline = queue.pipelines.of_kernel(device, prepared.body.origin(), &request)?;
     let vectors = vectors(limits, &prepared, launch)?;
     let group = pipeline.bind(device, vectors.into_iter())?;
     stream.record(|batch| {

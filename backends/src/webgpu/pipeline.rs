@@ -55,10 +55,10 @@ impl Pipelines {
         &self,
         device: &wgpu::Device,
         origin: Origin,
-        request: Request<'_>,
+        request: &Request<'_>,
     ) -> Result<Arc<Pipeline>> {
         let key = Key::Kernel(origin, request.bindings.clone(), request.scalars_bytes);
-        self.get(device, key, &request)
+        self.get(device, key, request)
     }
 
     /// One of the adapter's own: it takes so many vectors and three numbers.
