@@ -1,6 +1,7 @@
 //! Placement maps: the JSON form, what is refused and with what words, the usual layouts, and that a map's pieces put
 //! every byte where it says, against a reference that goes element by element.
 
+#![allow(clippy::single_range_in_vec_init, reason = "slices of one dimension are lists of one range")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 #![allow(clippy::cast_possible_truncation, reason = "test sizes are small")]
 
