@@ -59,7 +59,7 @@ pub(super) fn on_device(
     len_bytes: u64,
 ) -> Result<()> {
     let region = vk::BufferCopy { src_offset: src.1, dst_offset: dst.1, size: len_bytes };
-    stream.submit(|recording| recording.copy(src.0.raw(), dst.0.raw(), region))?;
+    stream.submit_within(|recording| recording.copy(src.0.raw(), dst.0.raw(), region))?;
     Ok(())
 }
 
@@ -106,7 +106,7 @@ pub(super) fn fill(
     let parts = Parts::of(dst.1, len_bytes);
     if parts.words_len > 0 {
         let word = u32::from_ne_bytes([value; 4]);
-        stream.submit(|recording| recording.fill(dst.0.raw(), parts.words, parts.words_len, word))?;
+        stream.submit_within(|recording| recording.fill(dst.0.raw(), parts.words, parts.words_len, word))?;
     }
     let bytes = [value; 4];
     let ends = parts

@@ -78,8 +78,18 @@ impl Stream {
 
     /// Submits one command buffer in the stream's turn.
     pub(super) fn submit(&self, record: impl FnOnce(&mut Recording<'_>)) -> Result<Point> {
+        self.submit_to(self.lanes.copies, record)
+    }
+
+    /// Submits one that stays within the device, where kernels run: families made for copies run at the link's rate, and
+    /// within the device, a twentieth of what the others do.
+    pub(super) fn submit_within(&self, record: impl FnOnce(&mut Recording<'_>)) -> Result<Point> {
+        self.submit_to(self.lanes.kernels, record)
+    }
+
+    fn submit_to(&self, lane: usize, record: impl FnOnce(&mut Recording<'_>)) -> Result<Point> {
         let mut state = lock(&self.state);
-        Self::turn_to(&mut state, self.lanes.copies);
+        Self::turn_to(&mut state, lane);
         self.order(&mut state);
         self.submit_locked(&mut state, record)
     }
