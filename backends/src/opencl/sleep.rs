@@ -2,11 +2,12 @@
 //!
 //! Not by the API's own wait: Intel's runtime puts a thread that waits for one command to work on any other
 //! that is queued, so waiting for one stream would take as long as whatever another had been given. A
-//! callback of the runtime wakes us instead; it takes one lock and calls nothing.
+//! callback of the runtime wakes us instead; it takes one lock and calls nothing. NVIDIA's driver makes the call up to 20 ms
+//! late, so a sleeper looks by itself as well, ever more rarely the longer it has waited.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opencl_sys::{CL_SUCCESS, cl_event, cl_int};
 use spoc_driver::Result;
@@ -15,8 +16,13 @@ use super::error::{check, of_command};
 use super::handle::Signal;
 use crate::sync::lock;
 
-/// How often a sleeper looks by itself, should a runtime forget to call. None was seen to.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// A sleeper looks by itself when it has slept this part of the time that it waits for already: what comes is found at
+/// most so much later, and long waits take few looks.
+const LOOK_AGAIN_PART: u32 = 32;
+/// But not more often than this, for a look takes the runtime's locks.
+const LOOK_AGAIN_MIN: Duration = Duration::from_micros(20);
+/// Nor more rarely.
+const LOOK_AGAIN_MAX: Duration = Duration::from_millis(200);
 
 /// Where one thread sleeps. Shared with the callback, and used again once that has come.
 #[derive(Default)]
@@ -30,10 +36,11 @@ pub(super) struct Sleeper {
 pub(super) struct Sleepers(Mutex<Vec<Arc<Sleeper>>>);
 
 impl Sleeper {
-    /// Sleeps until the callback comes, or it is time to look again.
-    fn is_woken(&self) -> bool {
+    /// Sleeps until the callback comes, or it is time to look again: after so long a wait.
+    fn is_woken(&self, waited: Duration) -> bool {
         let is_asleep = |is_over: &mut bool| !*is_over;
-        let slept = self.woken.wait_timeout_while(lock(&self.is_over), LOOK_AGAIN, is_asleep);
+        let nap = (waited / LOOK_AGAIN_PART).clamp(LOOK_AGAIN_MIN, LOOK_AGAIN_MAX);
+        let slept = self.woken.wait_timeout_while(lock(&self.is_over), nap, is_asleep);
         *slept.unwrap_or_else(PoisonError::into_inner).0
     }
 }
@@ -97,10 +104,11 @@ impl Signal {
             drop(unsafe { Arc::from_raw(given) });
             check(code, "asking to be woken by OpenCL")?;
         }
-        while !sleeper.is_woken() {
+        let since = Instant::now();
+        while !sleeper.is_woken(since.elapsed()) {
             // With no lock held: the callback may come while the runtime holds the event.
             if self.status()? <= CL_SUCCESS {
-                return Ok(sleeper.is_woken());
+                return Ok(*lock(&sleeper.is_over));
             }
         }
         Ok(true)
