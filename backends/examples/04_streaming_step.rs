@@ -6,7 +6,7 @@
 
 use spoc_backends::{MatVec, found, probe};
 use spoc_driver::{
-    BackendKind, CopyRange, DeviceSelector, DeviceVector, Driver, PinnedHandle, Result, StreamOptions,
+    CopyRange, Device, DeviceSelector, DeviceVector, Driver, PinnedHandle, Result, StreamOptions,
 };
 
 const SLOTS: u64 = 4;
@@ -16,19 +16,28 @@ const COLUMNS: u64 = 1024;
 const SLOT_BYTES: u64 = ROWS * COLUMNS * 4;
 const STEPS: u64 = 12;
 
-/// Fills a slot a step on the copy stream, and multiplies with it on the compute stream.
+/// On every device that copies while it computes.
 pub fn main() -> Result<()> {
     let driver = Driver::new(found(&probe()));
-    let has_cuda = driver.devices().iter().any(|device| device.backend == BackendKind::Cuda);
-    let kind = if has_cuda { BackendKind::Cuda } else { BackendKind::Native };
-    let device = driver.open(&DeviceSelector::index(kind, 0))?;
+    for info in driver.devices() {
+        let device = driver.open(&DeviceSelector::index(info.backend, info.index))?;
+        let capabilities = device.capabilities();
+        if capabilities.launch.is_available() && capabilities.async_copies.is_available() {
+            stream(&device)?;
+        }
+    }
+    Ok(())
+}
+
+/// Fills a slot a step on the copy stream, and multiplies with it on the compute stream.
+fn stream(device: &Device) -> Result<()> {
     let slots = device.allocate(SLOTS * SLOT_BYTES)?;
-    let x = DeviceVector::<f32>::allocate(&device, COLUMNS)?;
+    let x = DeviceVector::<f32>::allocate(device, COLUMNS)?;
     x.write(0, &[0.5; COLUMNS as usize])?;
     let y = device.allocate(STEPS * ROWS * 4)?;
 
     // A staging buffer for each slot: what a queued copy reads must not change before it has run.
-    let mut staged = PinnedHandle::alloc(&device, SLOTS * SLOT_BYTES)?;
+    let mut staged = PinnedHandle::alloc(device, SLOTS * SLOT_BYTES)?;
     let staged_at = |slot: u64| (slot * SLOT_BYTES) as usize..((slot + 1) * SLOT_BYTES) as usize;
     for (number, value) in staged.as_mut_elements::<f32>()?.iter_mut().enumerate() {
         *value = (number as u64 / (ROWS * COLUMNS)) as f32;
@@ -37,8 +46,7 @@ pub fn main() -> Result<()> {
     let options = StreamOptions { non_blocking: true, ..StreamOptions::default() };
     let (copy, compute) = (device.create_stream(options)?, device.create_stream(options)?);
     let events = || (0..SLOTS).map(|_| device.create_event()).collect::<Result<Vec<_>>>();
-    let (ready, done) = (events()?, events()?);
-    let product = MatVec::new(&device)?;
+    let (ready, done, product) = (events()?, events()?, MatVec::new(device)?);
     for step in 0..STEPS {
         let slot = step % SLOTS;
         if step >= SLOTS {
@@ -65,7 +73,7 @@ pub fn main() -> Result<()> {
     for (step, sum) in (0..).zip(&mut sums) {
         DeviceVector::view(&y, step * ROWS * 4, ROWS)?.read(0, std::slice::from_mut(sum))?;
     }
-    println!("{} on {}: {sums:?}", device.info().name, kind);
+    println!("{} on {}: {sums:?}", device.info().name, device.info().backend);
     assert!((0..STEPS).zip(sums).all(|(step, sum)| sum == (step % SLOTS) as f32 * 512.0));
     Ok(())
 }

@@ -39,6 +39,9 @@ extern "C" __global__ void __launch_bounds__(256) spoc_matvec(const float4 *matr
 }
 "#;
 
+/// The same for every other device.
+const WGSL: &str = include_str!("matvec.wgsl");
+
 /// `out = matrix · vector`, row by row, for f32 in device memory.
 #[derive(Debug)]
 pub struct MatVec {
@@ -46,7 +49,7 @@ pub struct MatVec {
 }
 
 impl MatVec {
-    /// The form that this device runs: CUDA C++ on CUDA, compiled Rust elsewhere.
+    /// The form that this device runs: CUDA C++ on CUDA, compiled Rust on native, WGSL elsewhere.
     ///
     /// # Errors
     /// Whether the device runs it is said by the first [`launch`](MatVec::launch).
@@ -60,7 +63,7 @@ impl MatVec {
             Parameter::scalar(U32),
             Parameter::scalar(U32),
         ];
-        if device.info().backend != BackendKind::Cuda {
+        if device.info().backend == BackendKind::Native {
             let kernel = Kernel::native("spoc_matvec", PARAMETERS, |call| {
                 let (matrix, vector) = (call.read::<f32>(0)?, call.read::<f32>(1)?);
                 for (line, out) in matrix.chunks_exact(vector.len()).zip(call.write::<f32>(2)?) {
@@ -70,8 +73,11 @@ impl MatVec {
             })?;
             return Ok(Self { kernel });
         }
-        let text = CUDA.as_bytes().into();
-        let source = Source { language: Language::Cuda, text, entry: "spoc_matvec".to_owned() };
+        let (language, text) = match device.info().backend {
+            BackendKind::Cuda => (Language::Cuda, CUDA),
+            _ => (Language::Wgsl, WGSL),
+        };
+        let source = Source { language, text: text.as_bytes().into(), entry: "spoc_matvec".to_owned() };
         // SAFETY: the text reads `rows` lines of `words` times four numbers and the vector of that length, and
         // writes `rows` numbers. Only `launch` below uses it, with lengths and alignment checked; any grid will do.
         let kernel = unsafe { Kernel::from_sources("spoc_matvec", PARAMETERS, vec![source]) }?;
@@ -118,17 +124,14 @@ mod tests {
     use super::*;
     use spoc_driver::{DeviceSelector, Driver, StreamOptions};
 
-    #[test]
-    fn rows_are_summed_and_shapes_checked() {
-        let driver = Driver::new(crate::found(&crate::probe_only([BackendKind::Native])));
-        let device = driver.open(&DeviceSelector::index(BackendKind::Native, 0)).unwrap();
-        let matrix = DeviceVector::<f32>::allocate(&device, 3 * 128).unwrap();
-        let vector = DeviceVector::<f32>::allocate(&device, 128).unwrap();
-        let mut out = DeviceVector::<f32>::allocate(&device, 3).unwrap();
+    fn sums(device: &Device) {
+        let matrix = DeviceVector::<f32>::allocate(device, 3 * 128).unwrap();
+        let vector = DeviceVector::<f32>::allocate(device, 128).unwrap();
+        let mut out = DeviceVector::<f32>::allocate(device, 3).unwrap();
         matrix.write(0, &(0..384_u16).map(|i| f32::from(i / 128)).collect::<Vec<_>>()).unwrap();
         vector.write(0, &[0.5; 128]).unwrap();
         let stream = device.create_stream(StreamOptions::default()).unwrap();
-        let product = MatVec::new(&device).unwrap();
+        let product = MatVec::new(device).unwrap();
         product.launch(&stream, &matrix, &vector, &mut out).unwrap();
         stream.synchronize().unwrap();
         let mut sums = [0.0; 3];
@@ -137,7 +140,18 @@ mod tests {
 
         let short = DeviceVector::<f32>::view(vector.segment(), 0, 64).unwrap();
         assert!(product.launch(&stream, &matrix, &short, &mut out).is_err());
-        let mut long = DeviceVector::<f32>::allocate(&device, 4).unwrap();
+        let mut long = DeviceVector::<f32>::allocate(device, 4).unwrap();
         assert!(product.launch(&stream, &matrix, &vector, &mut long).is_err());
+    }
+
+    #[test]
+    fn rows_are_summed_and_shapes_checked() {
+        let driver = Driver::new(crate::found(&crate::probe()));
+        for info in driver.devices() {
+            let device = driver.open(&DeviceSelector::index(info.backend, info.index)).unwrap();
+            if device.capabilities().launch.is_available() {
+                sums(&device);
+            }
+        }
     }
 }
