@@ -33,7 +33,17 @@ struct Register {
 
 /// Holds readers of its page while it lives.
 pub(crate) struct Gate {
-    _descriptor: OwnedFd,
+    descriptor: OwnedFd,
+}
+
+impl Gate {
+    /// Whether somebody waits for it.
+    pub(crate) fn is_reached(&self) -> bool {
+        let mut asked = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry, and no waiting.
+        let count = unsafe { libc::poll(&raw mut asked, 1, 0) };
+        count == 1 && asked.revents & libc::POLLIN != 0
+    }
 }
 
 /// The page: reading it waits for the gate to go. Then it is zero.
@@ -67,7 +77,8 @@ impl Drop for GatedPage {
 pub(crate) fn gated_page() -> Result<(GatedPage, Gate)> {
     let page = map_page()?;
     // SAFETY: the call makes a descriptor and touches no memory.
-    let raw = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+    let raw =
+        unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY) };
     let raw = RawFd::try_from(raw).map_err(Error::other)?;
     if raw < 0 {
         return Err(Error::last_os_error());
@@ -77,7 +88,7 @@ pub(crate) fn gated_page() -> Result<(GatedPage, Gate)> {
     ask(&descriptor, IOCTL_API, &mut Api { version: API_VERSION, features: 0, ioctls: 0 })?;
     let (start, len) = (page.ptr.as_ptr().addr() as u64, page.len as u64);
     ask(&descriptor, IOCTL_REGISTER, &mut Register { start, len, mode: MODE_MISSING, ioctls: 0 })?;
-    Ok((page, Gate { _descriptor: descriptor }))
+    Ok((page, Gate { descriptor }))
 }
 
 fn map_page() -> Result<GatedPage> {
@@ -104,19 +115,23 @@ fn ask<T>(descriptor: &OwnedFd, request: libc::c_ulong, argument: &mut T) -> Res
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
     #[test]
     fn a_reader_waits_for_the_gate() {
         let (page, gate) = gated_page().unwrap();
+        assert!(!gate.is_reached());
         let reader = std::thread::spawn(move || {
             // SAFETY: the page is mapped while `page` lives.
             unsafe { page.as_ptr().read_volatile() }
         });
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(!reader.is_finished());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !gate.is_reached() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(gate.is_reached() && !reader.is_finished());
         drop(gate);
         assert_eq!(reader.join().unwrap(), 0);
     }
