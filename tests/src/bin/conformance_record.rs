@@ -35,6 +35,9 @@ struct Run {
     /// Backends by name, with commas between [default: all that are found]
     #[arg(long, value_delimiter = ',', env = "SPOC_RECORD_BACKENDS")]
     backend: Vec<String>,
+    /// Only devices with this in their name
+    #[arg(long, default_value = "", env = "SPOC_RECORD_DEVICE")]
+    device: String,
     /// Checks side by side
     #[arg(long, default_value_t = 2, env = "SPOC_RECORD_JOBS")]
     jobs: usize,
@@ -70,7 +73,7 @@ fn record_all(run: &Run) -> Result<ExitCode> {
         if !run.backend.is_empty() && !run.backend.iter().any(|name| name == kind.as_str()) {
             continue;
         }
-        match record::record(platform, run.jobs)? {
+        match record::record(platform, &run.device, run.jobs)? {
             Sought::Missing(reason) => println!("not run: {kind}: {reason}"),
             Sought::Found(records) => {
                 for record in records {

@@ -21,18 +21,19 @@ pub enum Sought {
     Missing(String),
 }
 
-/// Runs every check on every device of a backend, so many side by side.
+/// Runs every check on every device of a backend whose name has `named` in it, so many side by side.
 ///
 /// # Errors
 /// A device that cannot be opened.
-pub fn record(platform: Platform, jobs: usize) -> Result<Sought, Error> {
+pub fn record(platform: Platform, named: &str, jobs: usize) -> Result<Sought, Error> {
     let bench = match catch_unwind(AssertUnwindSafe(|| platform.bench())) {
         Ok(Ok(bench)) => bench,
         Ok(Err(reason)) => return Ok(Sought::Missing(reason)),
         Err(_) => return Ok(Sought::Missing("finding out how to hold its work failed".to_owned())),
     };
     let devices = bench.backend.devices();
-    devices.iter().map(|info| of_device(platform, info, jobs)).collect::<Result<_, _>>().map(Sought::Found)
+    let devices = devices.iter().filter(|info| info.name.contains(named));
+    devices.map(|info| of_device(platform, info, jobs)).collect::<Result<_, _>>().map(Sought::Found)
 }
 
 fn of_device(platform: Platform, info: &DeviceInfo, jobs: usize) -> Result<Record, Error> {
