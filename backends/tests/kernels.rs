@@ -207,6 +207,14 @@ fn halves(@builtin(global_invocation_id) id: vec3<u32>) {
         .collect();
     for (kind, device) in devices() {
         match run(device, &kernel, grid(2, 32), &input, 64) {
+            // A Vulkan device may round a product and a sum at once: SPIR-V does not say otherwise.
+            Ok(found) if *kind == BackendKind::Vulkan => {
+                let halves = |word: u32| [word & 0xffff, word >> 16];
+                let near = |(one, other): (&u32, &u32)| {
+                    halves(*one).into_iter().zip(halves(*other)).all(|(one, other)| one.abs_diff(other) <= 1)
+                };
+                assert!(found.iter().zip(&expected).all(near), "{kind}: {found:?}, expected {expected:?}");
+            }
             Ok(found) => assert_eq!(found, expected, "{kind}"),
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Unsupported { .. }), "{kind}: {error}");
