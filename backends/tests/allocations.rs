@@ -50,7 +50,7 @@ struct Bench {
 
 impl Bench {
     fn native() -> Self {
-        let options = Options { memory_bytes: Some(64 << 20) };
+        let options = Options { memory_bytes: Some(64 << 20), ..Options::default() };
         let driver = Driver::new(vec![native::backend(options)]);
         Self::on(driver.open(&DeviceSelector::index(BackendKind::Native, 0)).unwrap())
     }

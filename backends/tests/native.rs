@@ -22,7 +22,10 @@ fn device() -> Device {
 }
 
 fn device_of(memory_bytes: u64) -> Device {
-    let driver = Driver::new(vec![native::backend(Options { memory_bytes: Some(memory_bytes) })]);
+    let driver = Driver::new(vec![native::backend(Options {
+        memory_bytes: Some(memory_bytes),
+        ..Options::default()
+    })]);
     driver.open(&DeviceSelector::index(BackendKind::Native, 0)).unwrap()
 }
 
@@ -448,4 +451,36 @@ fn rule_29_metal_is_refused_by_name_where_it_does_not_exist() {
         panic!("there is no Metal adapter yet");
     };
     assert!(reason.contains("macOS"), "{reason}");
+}
+
+#[test]
+fn several_devices_are_each_their_own_behind_links_of_a_rate() {
+    use std::time::{Duration, Instant};
+    const LEN: usize = 1 << 20;
+    let options = Options { devices: 2, link_bytes_per_second: Some(20 * LEN as u64), ..Options::default() };
+    let driver = Driver::new(vec![native::backend(options)]);
+    let infos = driver.devices();
+    assert_eq!(infos.iter().map(|info| info.index).collect::<Vec<_>>(), [0, 1]);
+    assert_ne!(infos[0].uuid, infos[1].uuid);
+    let open = |index| driver.open(&DeviceSelector::index(BackendKind::Native, index));
+    assert!(open(2).is_err());
+    let devices = [open(0).unwrap(), open(1).unwrap()];
+    assert!(!devices[0].is(&devices[1]) && devices[1].info().uuid == infos[1].uuid);
+    let streams = devices.each_ref().map(|device| device.create_stream(StreamOptions::default()).unwrap());
+    let segments = devices.each_ref().map(|device| device.allocate(LEN as u64).unwrap());
+    // Two copies over each link, at the same time: 100 ms of it each.
+    let began = Instant::now();
+    for (stream, segment) in streams.iter().zip(&segments).cycle().take(4) {
+        let range = CopyRange { src_offset: 0, dst: segment, dst_offset: 0, len_bytes: LEN };
+        stream.copy_to_device(vec![7u8; LEN], &[range]).unwrap();
+    }
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    assert!(began.elapsed() >= Duration::from_millis(100), "{:?}", began.elapsed());
+    // Nothing passes the link within the device.
+    let began = Instant::now();
+    streams[0].copy_device_to_device(&segments[0], 0, &segments[0], LEN as u64 / 2, 1000).unwrap();
+    streams[0].synchronize().unwrap();
+    assert!(began.elapsed() < Duration::from_millis(50));
+    let error = streams[0].copy_device_to_device(&segments[0], 0, &segments[1], 0, 8).unwrap_err();
+    assert_eq!(error.kind().as_str(), "wrong_device");
 }

@@ -225,7 +225,8 @@ const FAKE_BYTES: u64 = 64 << 20;
 // The shape is that of the other makers, which can fail.
 #[allow(clippy::unnecessary_wraps)]
 fn make_native() -> Result<Bench, String> {
-    let backend = native::backend(native::Options { memory_bytes: Some(NATIVE_BYTES) });
+    let backend =
+        native::backend(native::Options { memory_bytes: Some(NATIVE_BYTES), ..native::Options::default() });
     Ok(Bench { backend, hold_way: HoldWay::Gate, memory_bytes: Some(NATIVE_BYTES), watcher: None })
 }
 

@@ -13,6 +13,8 @@ use crate::demo::model::LAYERS;
 use crate::failure::Failure;
 use crate::keeper::KeeperArgs;
 use crate::out::{Out, write_line};
+use crate::placed::args::PlacementArgs;
+use crate::placed::plan::PlanArgs;
 use crate::replay::args::ReplayArgs;
 use crate::serve::args::{ConfigCommand, ServeArgs};
 use crate::units::{parse_size, parse_time};
@@ -64,8 +66,10 @@ impl Common {
 pub enum Command {
     /// Write a small model, stream it into slots, check every byte
     Demo(DemoArgs),
-    /// Load a model into device memory
-    Load(LoadArgs),
+    /// Load a model into device memory, of one device or of several
+    Load(Box<LoadArgs>),
+    /// Say what a load would read, and what would go over each link, before anything moves
+    Plan(Box<PlanArgs>),
     /// List a model's tensors
     Inspect(InspectArgs),
     /// Write down what every byte of a model is, in a file beside it
@@ -196,6 +200,7 @@ pub struct DemoArgs {
   spoc-loader load model.safetensors
   spoc-loader load ~/models/llama --io direct --staging-bytes 64MiB --check
   spoc-loader load ~/models/llama --verify               against the manifest that `spoc-loader manifest` wrote
+  spoc-loader load ~/models/llama --devices 0,1 --layout tp
   spoc-loader load ~/.cache/huggingface/hub/models--org--name/snapshots/REV --tensors 'model.layers.0.*' --json")]
 pub struct LoadArgs {
     /// A weight file, a folder with an index, or a Hugging Face cache snapshot folder
@@ -203,6 +208,12 @@ pub struct LoadArgs {
     /// Where to.
     #[command(flatten)]
     pub device: DeviceArgs,
+    /// Several devices, by index: 0,1, or all; each byte is read once for all of them
+    #[arg(long, env = "SPOC_DEVICES", value_name = "LIST", conflicts_with_all = ["device", "tensors"])]
+    pub devices: Option<String>,
+    /// What goes to which of them.
+    #[command(flatten)]
+    pub placement: PlacementArgs,
     /// How to read
     #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
     pub io: Io,
@@ -327,6 +338,8 @@ pub enum BenchCommand {
     Overlap(BenchOverlapArgs),
     /// Replace a model on the device by another one out of pinned host memory
     Switch(BenchSwitchArgs),
+    /// Load a model onto several devices, against one alone and all links together
+    Multi(Box<BenchMultiArgs>),
 }
 
 /// Arguments of `bench read`.
@@ -485,6 +498,40 @@ pub struct BenchSwitchArgs {
     /// Switches, of which the median counts
     #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 3, value_name = "N")]
     pub runs: usize,
+}
+
+/// Arguments of `bench multi`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  spoc-loader bench multi model.safetensors --devices 0,1 --layout tp --check
+  SPOC_NATIVE_DEVICES=2 SPOC_NATIVE_LINK=1GB spoc-loader bench multi model.safetensors --backend native")]
+pub struct BenchMultiArgs {
+    /// A weight file, a folder with an index, or a Hugging Face cache snapshot folder
+    pub model: PathBuf,
+    /// Devices, by index: 0,1, or all
+    #[arg(long, env = "SPOC_DEVICES", value_name = "LIST", default_value = "all")]
+    pub devices: String,
+    /// Whose devices.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// The shares to measure.
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    /// How to read
+    #[arg(long, env = "SPOC_IO", value_enum, default_value_t = Io::Auto)]
+    pub io: Io,
+    /// Size of the staging ring [default: 64MiB, less where memory is short]
+    #[arg(long, env = "SPOC_STAGING_BYTES", value_parser = parse_size, allow_hyphen_values = true, value_name = "SIZE")]
+    pub staging_bytes: Option<u64>,
+    /// Loads of each kind, of which the median counts
+    #[arg(long, env = "SPOC_RUNS", allow_negative_numbers = true, default_value_t = 3, value_name = "N")]
+    pub runs: usize,
+    /// The loads alone, without the links
+    #[arg(long, env = "SPOC_QUICK", value_parser = parse_switch, action = ArgAction::SetTrue)]
+    pub quick: bool,
+    /// Read everything back from the devices and compare it with the files, after each load
+    #[arg(long, env = "SPOC_CHECK", value_parser = parse_switch, action = ArgAction::SetTrue)]
+    pub check: bool,
 }
 
 /// Parses the arguments, or reports why not. `Err` is the exit code: 0 after help and version, 2 after a mistake.

@@ -79,6 +79,28 @@ impl Found {
         Ok(self.driver.open(&DeviceSelector { backend, device })?)
     }
 
+    /// Opens several devices of one backend: `all` of them, or those of a list of indices.
+    ///
+    /// # Errors
+    /// `usage` for a list that is none; `no_device`, with the reason, for one that is not there.
+    pub fn open_several(&self, args: &DeviceArgs, list: &str) -> Result<Vec<Device>> {
+        let backend = args.backend.as_deref().map_or_else(|| Ok(self.default_backend()), parse_backend)?;
+        if let Some((_, reason)) = self.missing.iter().find(|(kind, _)| *kind == backend) {
+            return Err(Failure::new("no_device", format_args!("no {backend} device: {reason}")));
+        }
+        let devices = self.driver.devices();
+        let there = devices.iter().filter(|device| device.backend == backend).map(|device| device.index);
+        let indices: Vec<u32> = if list == "all" {
+            there.collect()
+        } else {
+            let wrong =
+                || Failure::usage(format_args!("--devices {list}: expected all, or indices as in 0,1"));
+            list.split(',').map(|index| index.trim().parse().map_err(|_| wrong())).collect::<Result<_>>()?
+        };
+        let open = |index| Ok(self.driver.open(&DeviceSelector::index(backend, index))?);
+        indices.into_iter().map(open).collect()
+    }
+
     fn default_backend(&self) -> BackendKind {
         let devices = self.driver.devices();
         let has = |kind: &BackendKind| devices.iter().any(|device| device.backend == *kind);

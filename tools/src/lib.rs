@@ -15,6 +15,7 @@ pub mod keeper;
 pub mod load;
 pub mod manifest;
 pub mod out;
+pub mod placed;
 pub mod process;
 pub mod progress;
 pub mod publish;

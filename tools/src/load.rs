@@ -118,6 +118,11 @@ impl PathReport {
             io_decisions: decisions.collect(),
         }
     }
+
+    /// The way that most bytes came, and why.
+    pub fn line(&self) -> String {
+        format!("{}: {}", self.io_path, self.io_path_reason)
+    }
 }
 
 /// What each stage did and how long it waited for the next one.
@@ -182,6 +187,12 @@ pub struct Check {
 /// # Errors
 /// What opening, reading, the device or the check says.
 pub fn run(args: &LoadArgs, out: Out) -> Result<u8> {
+    if let Some(list) = &args.devices {
+        return crate::placed::run(args, list, out);
+    }
+    if args.placement.is_set() {
+        return Err(Failure::usage("--map, --layout and --ranks need --devices"));
+    }
     let interrupt = Interrupt::watch();
     let start = Instant::now();
     let model = open_model(&args.model, &OpenOptions::default())?;
@@ -332,7 +343,7 @@ pub fn render(report: &Report) -> String {
         report.gb_per_s,
     );
     let mut line = |name: &str, what: String| text.push_str(&format!("\n{name:8} {what}"));
-    line("path", format!("{}: {}", report.path.io_path, report.path.io_path_reason));
+    line("path", report.path.line());
     line("memory", where_to(report));
     line("waiting", report.stages.line());
     line(

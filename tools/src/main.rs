@@ -9,7 +9,8 @@ use spoc_tools::doctor::{System, examine, render};
 use spoc_tools::failure::Result;
 use spoc_tools::out::Out;
 use spoc_tools::{
-    bench, ctl, demo, devices, inspect, keeper, load, manifest, process, replay, selftest, serve, verify,
+    bench, ctl, demo, devices, inspect, keeper, load, manifest, placed, process, replay, selftest, serve,
+    verify,
 };
 
 fn main() -> ExitCode {
@@ -26,6 +27,7 @@ fn run(command: &Command, out: Out) -> Result<u8> {
     match command {
         Command::Demo(args) => demo::run(args, out),
         Command::Load(args) => load::run(args, out),
+        Command::Plan(args) => placed::plan::run(args, out),
         Command::Inspect(args) => inspect::run(args, out),
         Command::Manifest(args) => manifest::run(args, out),
         Command::Verify(args) => verify::run(args, out),
@@ -42,6 +44,7 @@ fn run(command: &Command, out: Out) -> Result<u8> {
         Command::Bench(BenchCommand::Slices(args)) => bench::slices::run(args, out),
         Command::Bench(BenchCommand::Overlap(args)) => bench::overlap::run(args, out),
         Command::Bench(BenchCommand::Switch(args)) => bench::switch::run(args, out),
+        Command::Bench(BenchCommand::Multi(args)) => bench::multi::run(args, out),
         Command::Selftest(args) => selftest::run(args, out),
         Command::Doctor(args) => {
             let report = examine(&System::here(), &args.path);

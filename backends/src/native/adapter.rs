@@ -22,12 +22,15 @@ use crate::size::host_len;
 /// The native backend.
 pub(super) struct Native {
     account: Arc<Account>,
+    devices: u32,
+    link_bytes_per_second: Option<u64>,
     library: Library,
     shared: Arc<Shared>,
 }
 
 /// The opened device.
 pub(super) struct Device {
+    index: u32,
     streams: Arc<Streams>,
 }
 
@@ -74,6 +77,8 @@ impl Native {
     pub(super) fn new(options: Options) -> Self {
         Self {
             account: Account::new(options.memory_bytes),
+            devices: options.devices.max(1),
+            link_bytes_per_second: options.link_bytes_per_second,
             library: Library::default(),
             shared: Arc::default(),
         }
@@ -83,11 +88,11 @@ impl Native {
         Arc::clone(&self.shared.counters)
     }
 
-    fn info(&self) -> DeviceInfo {
+    fn info(&self, index: u32) -> DeviceInfo {
         DeviceInfo {
             backend: BackendKind::Native,
-            index: 0,
-            uuid: identity::uuid(0),
+            index,
+            uuid: identity::uuid(index),
             uuid_is_stable: identity::has_machine_id(),
             name: identity::name(),
             memory_bytes: self.account.memory().total_bytes,
@@ -103,7 +108,8 @@ fn at(buffer: &Buffer, offset: u64) -> *mut u8 {
 }
 
 fn copy_in(op: &CopyOp<'_, Buffer>) -> Command {
-    Command::Copy { from: op.src, to: at(op.dst, op.dst_offset), len: op.len_bytes }
+    let (from, to, len) = (op.src, at(op.dst, op.dst_offset), op.len_bytes);
+    Command::Copy { from, to, len, over_link: true }
 }
 
 impl Backend for Native {
@@ -115,18 +121,18 @@ impl Backend for Native {
     type HostMemory = Pinned;
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        vec![self.info()]
+        (0..self.devices).map(|index| self.info(index)).collect()
     }
 
     fn open(&self, index: u32) -> Result<Device> {
-        if index != 0 {
+        if index >= self.devices {
             return Err(Error::new(ErrorKind::NoSuchDevice, "opening a native device").with("index", index));
         }
-        Ok(Device { streams: Arc::default() })
+        Ok(Device { index, streams: Arc::new(Streams::behind(self.link_bytes_per_second)) })
     }
 
-    fn describe(&self, _: &Device) -> DeviceInfo {
-        self.info()
+    fn describe(&self, device: &Device) -> DeviceInfo {
+        self.info(device.index)
     }
 
     fn driver_name(&self, _: &Device) -> String {
@@ -149,7 +155,7 @@ impl Backend for Native {
         if !identity::has_machine_id() {
             capabilities.stable_uuid = Verdict::unavailable("the machine has no id, so the boot's is used");
         }
-        capabilities.peer_copies = Verdict::unavailable("there is one native device");
+        capabilities.peer_copies = Verdict::unavailable("native devices copy through the host");
         capabilities.stream_capture = Verdict::unavailable("native streams cannot be recorded");
         capabilities
     }
@@ -240,7 +246,7 @@ impl Backend for Native {
         Ok(())
     }
 
-    fn export(&self, _: &Device, buffer: &Buffer) -> Result<Exported> {
+    fn export(&self, device: &Device, buffer: &Buffer) -> Result<Exported> {
         let Place::Own(memory) = &buffer.place else {
             return Err(Error::unsupported(Self::KIND, "export_memory").with("memory", "the host's"));
         };
@@ -251,7 +257,7 @@ impl Backend for Native {
             len_bytes: allocation_bytes,
             allocation_bytes,
             backend: BackendKind::Native,
-            device: identity::uuid(0),
+            device: identity::uuid(device.index),
         })
     }
 
@@ -290,7 +296,8 @@ impl Backend for Native {
         dst: *mut u8,
         len_bytes: usize,
     ) -> Result<()> {
-        stream.submit([Command::Copy { from: at(src.0, src.1), to: dst, len: len_bytes }])
+        let from = at(src.0, src.1);
+        stream.submit([Command::Copy { from, to: dst, len: len_bytes, over_link: true }])
     }
 
     unsafe fn copy_on_device(
@@ -302,7 +309,8 @@ impl Backend for Native {
         len_bytes: u64,
     ) -> Result<()> {
         let len = host_len(len_bytes)?;
-        stream.submit([Command::Copy { from: at(src.0, src.1), to: at(dst.0, dst.1), len }])
+        let (from, to) = (at(src.0, src.1), at(dst.0, dst.1));
+        stream.submit([Command::Copy { from, to, len, over_link: false }])
     }
 
     unsafe fn copy_many(&self, _: &Device, stream: &Stream, batch: &CopyBatch<'_, Buffer>) -> Result<()> {

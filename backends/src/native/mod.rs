@@ -7,9 +7,12 @@
 //!   that is exportable is a sealed memfd, present when allocated; exporting duplicates the descriptor.
 //! - How much there is: what the machine and the control group can give, or `SPOC_NATIVE_BYTES`
 //!   (`64M`, `1.5GiB`, `500MB`, or plain bytes: what [`parse_size`](crate::parse_size) reads).
+//! - For tests and measurements there can be several, `SPOC_NATIVE_DEVICES`, each behind a link that copies between host and
+//!   device are held to, `SPOC_NATIVE_LINK`.
 
 mod adapter;
 mod event;
+mod link;
 pub(crate) mod memory;
 mod populate;
 mod queue;
@@ -25,27 +28,56 @@ use crate::host_launch::Counters;
 /// How the native device is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Size of the device's memory in bytes; what the machine can give, if not said.
+    /// Size of the device's memory in bytes; what the machine can give, if not said. Several devices share it.
     pub memory_bytes: Option<u64>,
+    /// How many devices there are, 0 counting as one. More are for tests and measurements: they are the same processor.
+    pub devices: u32,
+    /// Bytes a second that copies between the host and each device are held to, as if a link were between; as fast as the
+    /// processor copies, if not said.
+    pub link_bytes_per_second: Option<u64>,
 }
 
-/// The variable that [`Options::from_env`] reads.
+/// The variables that [`Options::from_env`] reads.
 pub const MEMORY_VARIABLE: &str = "SPOC_NATIVE_BYTES";
+/// As above: a number from 1 to 64.
+pub const DEVICES_VARIABLE: &str = "SPOC_NATIVE_DEVICES";
+/// As above: bytes a second.
+pub const LINK_VARIABLE: &str = "SPOC_NATIVE_LINK";
+
+/// As many as one word can name.
+const DEVICES_MAX: u32 = 64;
 
 impl Options {
-    /// Options from the environment: `SPOC_NATIVE_BYTES`.
+    /// Options from the environment: `SPOC_NATIVE_BYTES`, `SPOC_NATIVE_DEVICES`, `SPOC_NATIVE_LINK`.
     ///
     /// # Errors
-    /// A sentence for the operator, if the variable is not a size.
+    /// A sentence for the operator, if a variable is not what it must be.
     pub fn from_env() -> Result<Self, String> {
-        let Some(value) = std::env::var_os(MEMORY_VARIABLE) else { return Ok(Self::default()) };
-        let text = value.to_string_lossy();
-        match crate::parse_size(&text) {
-            Ok(bytes) if bytes > 0 => Ok(Self { memory_bytes: Some(bytes) }),
-            Ok(_) => Err(format!("{MEMORY_VARIABLE}={text}: a device has memory")),
-            Err(_) => Err(format!("{MEMORY_VARIABLE}={text} is not a size: say for example 64M or 1.5GiB")),
-        }
+        Ok(Self {
+            memory_bytes: size(MEMORY_VARIABLE, "a device has memory")?,
+            devices: count(DEVICES_VARIABLE)?,
+            link_bytes_per_second: size(LINK_VARIABLE, "a link carries something in a second")?,
+        })
     }
+}
+
+fn text_of(variable: &str) -> Option<String> {
+    std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned())
+}
+
+fn size(variable: &str, not_zero: &str) -> Result<Option<u64>, String> {
+    let Some(text) = text_of(variable) else { return Ok(None) };
+    match crate::parse_size(&text) {
+        Ok(bytes) if bytes > 0 => Ok(Some(bytes)),
+        Ok(_) => Err(format!("{variable}={text}: {not_zero}")),
+        Err(_) => Err(format!("{variable}={text} is not a size: say for example 64M or 1.5GiB")),
+    }
+}
+
+fn count(variable: &str) -> Result<u32, String> {
+    let Some(text) = text_of(variable) else { return Ok(0) };
+    let count = text.parse().ok().filter(|count| (1..=DEVICES_MAX).contains(count));
+    count.ok_or_else(|| format!("{variable}={text}: expected a number from 1 to {DEVICES_MAX}"))
 }
 
 /// The native backend. Each call makes a backend of its own, with its own account of memory.

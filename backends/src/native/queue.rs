@@ -13,8 +13,8 @@ const COMMANDS_MAX: usize = 1024;
 
 /// One command. Pointers stay valid until it has run: the driver's ledger sees to it.
 pub(super) enum Command {
-    /// `len` bytes from one address to another; they do not overlap.
-    Copy { from: *const u8, to: *mut u8, len: usize },
+    /// `len` bytes from one address to another, which do not overlap; over the link if one of them is the host's.
+    Copy { from: *const u8, to: *mut u8, len: usize, over_link: bool },
     /// `len` bytes of one value.
     Fill { to: *mut u8, len: usize, value: u8 },
     /// A word, after everything before it.

@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use spoc_driver::{Error, ErrorKind, Result, StreamOptions};
 
+use super::link::Link;
 use super::queue::{Command, Mark, Queue, lock};
 use crate::claims::{Claim, Claims};
 
@@ -31,6 +32,8 @@ pub(super) struct Streams {
     default: Mutex<()>,
     /// Who works on which memory.
     claims: Arc<Claims>,
+    /// What copies between host and device have to pass, if it has a rate.
+    link: Option<Arc<Link>>,
     created: AtomicU64,
 }
 
@@ -40,13 +43,18 @@ struct Entry {
 }
 
 impl Streams {
+    /// Of a device behind a link of this rate, bytes a second.
+    pub(super) fn behind(link: Option<u64>) -> Self {
+        Self { link: link.map(|rate| Arc::new(Link::new(rate))), ..Self::default() }
+    }
+
     pub(super) fn create(&self, options: StreamOptions) -> Result<Stream> {
         let queue = Arc::new(Queue::new());
         let number = self.created.fetch_add(1, Ordering::Relaxed);
-        let (works, claims) = (Arc::clone(&queue), Arc::clone(&self.claims));
+        let (works, claims, link) = (Arc::clone(&queue), Arc::clone(&self.claims), self.link.clone());
         let worker = thread::Builder::new()
             .name(format!("spoc-native-{number}"))
-            .spawn(move || works.work(|command| run(command, &claims)))
+            .spawn(move || works.work(|command| run(command, &claims, link.as_deref())))
             .map_err(|error| Error::new(ErrorKind::Os, "starting a stream's thread").because(error))?;
         let mut all = lock(&self.all);
         all.retain(|entry| entry.queue.strong_count() > 0);
@@ -85,7 +93,9 @@ impl Stream {
             Self::Default(streams) => {
                 let _turn = lock(&streams.default);
                 streams.wait(|entry| entry.is_blocking);
-                commands.into_iter().try_for_each(|command| run(command, &streams.claims))
+                commands
+                    .into_iter()
+                    .try_for_each(|command| run(command, &streams.claims, streams.link.as_deref()))
             }
         }
     }
@@ -124,12 +134,16 @@ impl Drop for Own {
 }
 
 /// Runs one command on the calling thread, when nobody else works on its memory.
-fn run(command: Command, claims: &Claims) -> Result<()> {
+fn run(command: Command, claims: &Claims, link: Option<&Link>) -> Result<()> {
     match command {
-        Command::Copy { from, to, len } => {
-            let _held = claims.hold(&[Claim::read(from, len), Claim::write(to, len)]);
-            // SAFETY: the driver checked both ranges and keeps their memory until this command has run.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        Command::Copy { from, to, len, over_link } => {
+            let passed = link.filter(|_| over_link).map(|link| link.enter(len));
+            {
+                let _held = claims.hold(&[Claim::read(from, len), Claim::write(to, len)]);
+                // SAFETY: the driver checked both ranges and keeps their memory until this command has run.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+            }
+            passed.into_iter().for_each(Link::wait_until);
         }
         Command::Fill { to, len, value } => {
             let _held = claims.hold(&[Claim::write(to, len)]);

@@ -2,6 +2,7 @@
 
 pub mod link;
 pub mod load;
+pub mod multi;
 pub mod overlap;
 pub mod read;
 pub mod slices;
