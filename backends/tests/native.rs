@@ -11,7 +11,7 @@ use spoc_backends::ProbeOutcome;
 use spoc_backends::native::{self, Options};
 use spoc_driver::{
     BackendKind, CaptureState, CopyRange, Device, DeviceSelector, Driver, ErrorKind, Exported, HostMemory,
-    HostMemoryOptions, Segment, SegmentOptions, Stream, StreamOptions, StreamPriority,
+    HostMemoryOptions, PeerPath, Segment, SegmentOptions, Stream, StreamOptions, StreamPriority,
 };
 
 const MIB: u64 = 1 << 20;
@@ -483,4 +483,38 @@ fn several_devices_are_each_their_own_behind_links_of_a_rate() {
     assert!(began.elapsed() < Duration::from_millis(50));
     let error = streams[0].copy_device_to_device(&segments[0], 0, &segments[1], 0, 8).unwrap_err();
     assert_eq!(error.kind().as_str(), "wrong_device");
+}
+
+#[test]
+fn devices_copy_from_each_other_or_through_the_host() {
+    let driver = Driver::new(vec![native::backend(Options { devices: 2, ..Options::default() })]);
+    let open = |index| driver.open(&DeviceSelector::index(BackendKind::Native, index)).unwrap();
+    let devices = [open(0), open(1), device()];
+    assert!(devices[0].peer_verdict(&devices[1]).is_available());
+    assert!(devices[0].capabilities().peer_copies.is_available());
+    assert!(!devices[2].peer_verdict(&devices[0]).is_available());
+    let len = 5 * MIB + 3;
+    let bytes: Vec<u8> = (0..len).map(|at| (at.wrapping_mul(31) >> 3) as u8).collect();
+    let source = devices[0].allocate(len).unwrap();
+    source.write(0, &bytes).unwrap();
+    for (target, direct) in [(1, true), (2, false)] {
+        let device = &devices[target];
+        let segment = device.allocate(len + 8).unwrap();
+        let stream = device.create_stream(NON_BLOCKING).unwrap();
+        let path = stream.copy_from_peer(&source, 1, &segment, 8, len - 1).unwrap();
+        assert_eq!(path == PeerPath::Direct, direct, "{path:?}");
+        stream.synchronize().unwrap();
+        let mut found = vec![0; len as usize - 1];
+        segment.read(8, &mut found).unwrap();
+        assert_eq!(found, bytes[1..]);
+        let counters = device.counters();
+        let expected = if direct { (len - 1, 0) } else { (0, len - 1) };
+        assert_eq!((counters.peer_bytes, counters.peer_bytes_by_host), expected);
+        for (from, to, at) in [(&source, &source, 0), (&segment, &segment, 0)] {
+            let error = stream.copy_from_peer(from, at, to, 0, 8).unwrap_err();
+            assert_eq!(error.kind().as_str(), "wrong_device");
+        }
+        let error = stream.copy_from_peer(&source, 1, &segment, 8, len).unwrap_err();
+        assert_eq!(error.kind().as_str(), "out_of_bounds");
+    }
 }

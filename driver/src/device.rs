@@ -54,6 +54,9 @@ pub(crate) struct Counters {
     pub(crate) bytes_on_device: AtomicU64,
     pub(crate) pageable_copies: AtomicU64,
     pub(crate) staging_waits: AtomicU64,
+    pub(crate) peer_bytes: AtomicU64,
+    pub(crate) peer_bytes_by_host: AtomicU64,
+    pub(crate) warned_of_peers: AtomicBool,
     warned_of_pageable: AtomicBool,
 }
 
@@ -73,6 +76,10 @@ pub struct DeviceCounters {
     pub pageable_copies: u64,
     /// Times that a staged write found the staging ring full and waited.
     pub staging_waits: u64,
+    /// Bytes enqueued from other devices, without the host.
+    pub peer_bytes: u64,
+    /// Bytes from other devices that went through the host.
+    pub peer_bytes_by_host: u64,
 }
 
 impl DeviceCore {
@@ -350,6 +357,8 @@ impl Device {
             bytes_on_device: read(&counters.bytes_on_device),
             pageable_copies: read(&counters.pageable_copies),
             staging_waits: read(&counters.staging_waits),
+            peer_bytes: read(&counters.peer_bytes),
+            peer_bytes_by_host: read(&counters.peer_bytes_by_host),
         }
     }
 }

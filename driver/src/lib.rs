@@ -29,6 +29,7 @@ pub mod fake;
 mod host;
 mod launch;
 mod ledger;
+mod peer;
 mod pending;
 mod reservation;
 mod segment;
@@ -55,6 +56,7 @@ pub use launch::{
     Access, Arguments, BuiltIn, Call, CallArgument, Form, GRID_THREADS_MAX, Grid, Kernel, KindRule, Language,
     NativeFn, Parameter, Role, Scalar, Source,
 };
+pub use peer::PeerPath;
 pub use pending::PendingRead;
 pub use reservation::Reservation;
 pub use segment::Segment;

@@ -14,6 +14,7 @@ use super::memory::{LENDS, LENDS_NOT, Memory, NOT_LENDABLE, page_bytes};
 use super::queue::Command;
 use super::stream::{Stream, Streams};
 use crate::account::{Account, Charge};
+use crate::claims::Claims;
 use crate::host_launch::{self, Counters, HostLaunch, Native as Shared};
 use crate::identity;
 use crate::kernel::library::Library;
@@ -24,6 +25,8 @@ pub(super) struct Native {
     account: Arc<Account>,
     devices: u32,
     link_bytes_per_second: Option<u64>,
+    /// Who works on which memory: devices copy from each other.
+    claims: Arc<Claims>,
     library: Library,
     shared: Arc<Shared>,
 }
@@ -79,6 +82,7 @@ impl Native {
             account: Account::new(options.memory_bytes),
             devices: options.devices.max(1),
             link_bytes_per_second: options.link_bytes_per_second,
+            claims: Arc::default(),
             library: Library::default(),
             shared: Arc::default(),
         }
@@ -128,7 +132,7 @@ impl Backend for Native {
         if index >= self.devices {
             return Err(Error::new(ErrorKind::NoSuchDevice, "opening a native device").with("index", index));
         }
-        Ok(Device { index, streams: Arc::new(Streams::behind(self.link_bytes_per_second)) })
+        Ok(Device { index, streams: Arc::new(Streams::behind(self.link_bytes_per_second, &self.claims)) })
     }
 
     fn describe(&self, device: &Device) -> DeviceInfo {
@@ -155,7 +159,9 @@ impl Backend for Native {
         if !identity::has_machine_id() {
             capabilities.stable_uuid = Verdict::unavailable("the machine has no id, so the boot's is used");
         }
-        capabilities.peer_copies = Verdict::unavailable("native devices copy through the host");
+        if self.devices == 1 {
+            capabilities.peer_copies = Verdict::unavailable("there is one native device");
+        }
         capabilities.stream_capture = Verdict::unavailable("native streams cannot be recorded");
         capabilities
     }
@@ -310,6 +316,23 @@ impl Backend for Native {
     ) -> Result<()> {
         let len = host_len(len_bytes)?;
         let (from, to) = (at(src.0, src.1), at(dst.0, dst.1));
+        stream.submit([Command::Copy { from, to, len, over_link: false }])
+    }
+
+    fn peer_verdict(&self, _: &Device, _: &Device) -> Verdict {
+        // One memory, and one set of claims on it.
+        Verdict::Available
+    }
+
+    unsafe fn copy_from_peer(
+        &self,
+        _: &Device,
+        stream: &Stream,
+        src: (&Device, &Buffer, u64),
+        dst: (&Buffer, u64),
+        len_bytes: u64,
+    ) -> Result<()> {
+        let (from, to, len) = (at(src.1, src.2), at(dst.0, dst.1), host_len(len_bytes)?);
         stream.submit([Command::Copy { from, to, len, over_link: false }])
     }
 

@@ -43,9 +43,10 @@ struct Entry {
 }
 
 impl Streams {
-    /// Of a device behind a link of this rate, bytes a second.
-    pub(super) fn behind(link: Option<u64>) -> Self {
-        Self { link: link.map(|rate| Arc::new(Link::new(rate))), ..Self::default() }
+    /// Of a device behind a link of this rate, bytes a second, beside others that work on the same memory.
+    pub(super) fn behind(link: Option<u64>, claims: &Arc<Claims>) -> Self {
+        let link = link.map(|rate| Arc::new(Link::new(rate)));
+        Self { link, claims: Arc::clone(claims), ..Self::default() }
     }
 
     pub(super) fn create(&self, options: StreamOptions) -> Result<Stream> {

@@ -8,7 +8,7 @@ use super::launch::{Launch, LaunchArgument};
 use super::port::{Backend, CopyBatch, CopyOp, Foreign};
 use super::types::{
     BackendId, Capabilities, CaptureState, DeviceInfo, Exported, HostMap, Limits, MemoryInfo, SegmentOptions,
-    StreamOptions,
+    StreamOptions, Verdict,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::launch::Kernel;
@@ -154,6 +154,15 @@ pub trait DynBackend: Send + Sync + 'static {
         device: &Handle,
         stream: &Handle,
         src: (&Handle, u64),
+        dst: (&Handle, u64),
+        len_bytes: u64,
+    ) -> Result<()>;
+    fn peer_verdict(&self, device: &Handle, from: &Handle) -> Result<Verdict>;
+    unsafe fn copy_from_peer(
+        &self,
+        device: &Handle,
+        stream: &Handle,
+        src: (&Handle, &Handle, u64),
         dst: (&Handle, u64),
         len_bytes: u64,
     ) -> Result<()>;
@@ -395,6 +404,25 @@ impl<B: Backend> DynBackend for Erased<B> {
         let (src, dst) = ((self.buffer(src.0)?, src.1), (self.buffer(dst.0)?, dst.1));
         // SAFETY: the caller owes exactly what the typed method asks for.
         unsafe { self.backend.copy_on_device(device, stream, src, dst, len_bytes) }
+    }
+
+    fn peer_verdict(&self, device: &Handle, from: &Handle) -> Result<Verdict> {
+        Ok(self.backend.peer_verdict(self.device(device)?, self.device(from)?))
+    }
+
+    unsafe fn copy_from_peer(
+        &self,
+        device: &Handle,
+        stream: &Handle,
+        src: (&Handle, &Handle, u64),
+        dst: (&Handle, u64),
+        len_bytes: u64,
+    ) -> Result<()> {
+        let (device, stream) = (self.device(device)?, self.stream(stream)?);
+        let src = (self.device(src.0)?, self.buffer(src.1)?, src.2);
+        let dst = (self.buffer(dst.0)?, dst.1);
+        // SAFETY: the caller owes exactly what the typed method asks for.
+        unsafe { self.backend.copy_from_peer(device, stream, src, dst, len_bytes) }
     }
 
     unsafe fn copy_many<'a>(

@@ -3,7 +3,7 @@
 use super::launch::Launch;
 use super::types::{
     BackendKind, Capabilities, CaptureState, DeviceInfo, Exported, HostMap, Limits, MemoryInfo,
-    SegmentOptions, StreamOptions,
+    SegmentOptions, StreamOptions, Verdict,
 };
 use crate::error::{Error, Result};
 use crate::launch::Kernel;
@@ -289,6 +289,27 @@ pub trait Backend: Send + Sync + Sized + 'static {
         dst: (&Self::Buffer, u64),
         len_bytes: u64,
     ) -> Result<()>;
+    /// Whether `device` can copy out of memory of `from`, another device of this backend, without the host.
+    fn peer_verdict(&self, device: &Self::Device, from: &Self::Device) -> Verdict {
+        let _ = (device, from);
+        Verdict::unavailable("this backend copies through the host between devices")
+    }
+    /// Enqueues a copy out of memory of another device, for which [`Backend::peer_verdict`] said that it can. What wrote the
+    /// source has run.
+    ///
+    /// # Safety
+    /// Both buffers stay alive, and the source unmodified, until the copy has run.
+    unsafe fn copy_from_peer(
+        &self,
+        device: &Self::Device,
+        stream: &Self::Stream,
+        src: (&Self::Device, &Self::Buffer, u64),
+        dst: (&Self::Buffer, u64),
+        len_bytes: u64,
+    ) -> Result<()> {
+        let _ = (device, stream, src, dst, len_bytes);
+        refuse::<Self, _>("peer_copies")
+    }
     /// Enqueues many copies from host memory, unordered among themselves. If it fails, some may be on their
     /// way.
     ///
