@@ -24,7 +24,7 @@ const LOOK_AGAIN_MIN: Duration = Duration::from_micros(20);
 /// Nor more rarely.
 const LOOK_AGAIN_MAX: Duration = Duration::from_millis(200);
 
-/// Where one thread sleeps. Shared with the callback, and used again once that has come.
+/// Where one thread sleeps. Shared with callbacks: that of this sleep, and those of earlier ones that come late.
 #[derive(Default)]
 pub(super) struct Sleeper {
     is_over: Mutex<bool>,
@@ -36,12 +36,13 @@ pub(super) struct Sleeper {
 pub(super) struct Sleepers(Mutex<Vec<Arc<Sleeper>>>);
 
 impl Sleeper {
-    /// Sleeps until the callback comes, or it is time to look again: after so long a wait.
-    fn is_woken(&self, waited: Duration) -> bool {
+    /// Sleeps until a callback comes, or it is time to look again: after so long a wait.
+    fn nap(&self, waited: Duration) {
         let is_asleep = |is_over: &mut bool| !*is_over;
         let nap = (waited / LOOK_AGAIN_PART).clamp(LOOK_AGAIN_MIN, LOOK_AGAIN_MAX);
         let slept = self.woken.wait_timeout_while(lock(&self.is_over), nap, is_asleep);
-        *slept.unwrap_or_else(PoisonError::into_inner).0
+        // A callback for an earlier sleep wakes once, not for ever.
+        *slept.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
 }
 
@@ -73,11 +74,10 @@ impl Signal {
     pub(super) fn wait(&self) -> Result<()> {
         if self.status()? > CL_SUCCESS {
             let sleeper = self.api().sleepers.take();
-            let called = self.sleep(&sleeper);
-            // Not one that a late call could still wake in the middle of somebody else's sleep.
-            if called? {
-                self.api().sleepers.give_back(sleeper);
-            }
+            let slept = self.sleep(&sleeper);
+            // Its call may still come, in the middle of somebody else's sleep: to be woken only means to look.
+            self.api().sleepers.give_back(sleeper);
+            slept?;
         }
         match self.status()? {
             // Some runtimes call a command complete that never ran, because what it waited for failed.
@@ -87,8 +87,7 @@ impl Signal {
         }
     }
 
-    /// Whether the callback has come; if not, it has been found out without.
-    fn sleep(&self, sleeper: &Arc<Sleeper>) -> Result<bool> {
+    fn sleep(&self, sleeper: &Arc<Sleeper>) -> Result<()> {
         let given = Arc::into_raw(Arc::clone(sleeper));
         // SAFETY: `self` keeps the event; the callback takes the reference it is given.
         let code = unsafe {
@@ -105,12 +104,12 @@ impl Signal {
             check(code, "asking to be woken by OpenCL")?;
         }
         let since = Instant::now();
-        while !sleeper.is_woken(since.elapsed()) {
+        loop {
+            sleeper.nap(since.elapsed());
             // With no lock held: the callback may come while the runtime holds the event.
             if self.status()? <= CL_SUCCESS {
-                return Ok(*lock(&sleeper.is_over));
+                return Ok(());
             }
         }
-        Ok(true)
     }
 }
