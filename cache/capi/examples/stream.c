@@ -89,6 +89,39 @@ static void stream_groups(spoc_cache cache, spoc_stream stream, spoc_model model
   }
 }
 
+/* Takes what happened out of the queue; every fill that began has ended by now. */
+static void tell_events(spoc_subscription happened) {
+  uint64_t fills = 0, evictions = 0, dropped = 0;
+  spoc_event event = {.struct_size = sizeof event};
+  spoc_status status;
+  while ((status = spoc_subscription_next(happened, 0, &event)) == SPOC_OK) {
+    fills += event.kind == SPOC_EVENT_FILL_DONE;
+    evictions += event.kind == SPOC_EVENT_EVICTED;
+  }
+  if (status != SPOC_ERROR_TIMED_OUT) {
+    CHECK(status);
+  }
+  CHECK(spoc_subscription_dropped(happened, &dropped));
+  printf("events %" PRIu64 " fills, %" PRIu64 " evictions, %" PRIu64 " dropped\n", fills, evictions, dropped);
+  CHECK(spoc_subscription_close(happened));
+}
+
+/* What an engine writes down as it ends, and reads as it starts again: the groups that were hot. */
+static void warm_from_profile(spoc_cache cache, uint32_t number) {
+  size_t bytes = 0;
+  CHECK(spoc_cache_profile(cache, number, NULL, 0, &bytes));
+  char *profile = malloc(bytes);
+  if (profile == NULL) {
+    fprintf(stderr, "stream: out of memory\n");
+    exit(1);
+  }
+  CHECK(spoc_cache_profile(cache, number, profile, bytes, &bytes));
+  uint32_t begun = 0;
+  CHECK(spoc_cache_warm(cache, number, profile, &begun));
+  printf("profile of %zu bytes, %" PRIu32 " groups read ahead\n", bytes, begun);
+  free(profile);
+}
+
 /* Loads everything and compares. */
 static uint64_t compare_with_load(spoc_pump pump, spoc_model model, const uint64_t *digests) {
   uint64_t copied = 0;
@@ -155,10 +188,15 @@ int main(int argc, char **argv) {
   spoc_pump pump;
   spoc_pump_options reading = {.struct_size = sizeof reading, .io = argc > 4 ? argv[4] : "auto"};
   CHECK(spoc_pump_open(device, &reading, &pump));
-  spoc_cache_options options = {
-      .struct_size = sizeof options, .slots = slots, .slot_bytes = info.widest_group_bytes};
+  /* Groups that leave their slots stay in pinned host memory, as far as that goes. */
+  spoc_cache_options options = {.struct_size = sizeof options,
+                                .slots = slots,
+                                .slot_bytes = info.widest_group_bytes,
+                                .tier_bytes = 2 * info.widest_group_bytes};
   spoc_cache cache;
   CHECK(spoc_cache_open(pump, &options, &cache));
+  spoc_subscription happened;
+  CHECK(spoc_cache_subscribe(cache, 4096, &happened));
   uint32_t number = 0;
   CHECK(spoc_cache_register(cache, model, &number));
   for (int round = 0; round < 3; round++) {
@@ -169,6 +207,8 @@ int main(int argc, char **argv) {
   printf("streamed %" PRIu64 " groups through %" PRIu32 " slots: %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64
          " evictions\n",
          stats.requested, slots, stats.hits, stats.misses, stats.evictions);
+  tell_events(happened);
+  warm_from_profile(cache, number);
   printf("equal %" PRIu64 " bytes\n", compare_with_load(pump, model, digests));
   free(digests);
 

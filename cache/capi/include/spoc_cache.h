@@ -18,11 +18,50 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// A group's read began.
+#define SPOC_EVENT_FILL_STARTED 1
+
+// Its last copy was enqueued: it is resident.
+#define SPOC_EVENT_FILL_DONE 2
+
+// The read, or a copy, failed.
+#define SPOC_EVENT_FILL_FAILED 3
+
+// Everyone who wanted it went away.
+#define SPOC_EVENT_FILL_CANCELLED 4
+
+// A group left its slot.
+#define SPOC_EVENT_EVICTED 5
+
+// A lease wanted it, or wanted the room.
+#define SPOC_CAUSE_DEMAND 1
+
+// Reading failed, or the file changed.
+#define SPOC_CAUSE_READ 2
+
+// A copy or the stream failed.
+#define SPOC_CAUSE_COPY 3
+
+// Its model was unregistered, or the cache is closing.
+#define SPOC_CAUSE_CLOSED 4
+
+// A hint, a claim, a pin or a warm profile wanted it; nobody waits for it.
+#define SPOC_CAUSE_AHEAD 5
+
+// Its slot is given back.
+#define SPOC_CAUSE_RESIZE 6
+
+// Somebody cancelled it for everyone.
+#define SPOC_CAUSE_CANCEL 7
+
+// Somebody asked for it.
+#define SPOC_CAUSE_ASKED 8
+
 // Rises when a caller compiled against an older header would be misunderstood.
 #define SPOC_ABI_MAJOR 1
 
 // Rises when functions, fields at a structure's end, or codes are added.
-#define SPOC_ABI_MINOR 0
+#define SPOC_ABI_MINOR 1
 
 // What a call returns: `SPOC_OK`, or the code of a kind in docs/errors.md. Read it as a number: later libraries have
 // codes that this header has not.
@@ -250,6 +289,14 @@ typedef struct {
   uint64_t id;
 } spoc_pump;
 
+// Slots of one width.
+typedef struct {
+  // Bytes that each must hold.
+  uint64_t slot_bytes;
+  // How many.
+  uint32_t slots;
+} spoc_slot_class;
+
 // How a cache is set up.
 typedef struct {
   // `sizeof(spoc_cache_options)`.
@@ -269,6 +316,16 @@ typedef struct {
   uint32_t slots;
   // Slots that the cache can ever have, for `spoc_cache_resize`. 0: those it begins with.
   uint32_t slots_max;
+  // Since 1.1. Slots of several widths, a group going into the narrowest that holds it; `slots` and `slot_bytes` are
+  // not looked at then. NULL: the one class that these two describe.
+  const spoc_slot_class *classes;
+  // Since 1.1. How many classes.
+  size_t class_count;
+  // Since 1.1. Pinned host memory for groups that leave their slots, bytes: they come back from there without the disk.
+  // It is taken in the background; more than the host can give is `SPOC_ERROR_STAGING_TOO_SMALL`. 0: none.
+  uint64_t tier_bytes;
+  // Since 1.1. Not 0: groups stay there while they are in a slot, so that evicting costs no copy.
+  uint32_t tier_inclusive;
 } spoc_cache_options;
 
 // Slots of device memory, filled from disk on demand.
@@ -355,6 +412,28 @@ typedef struct {
   // Passed to `release`.
   void *user;
 } spoc_foreign;
+
+// A queue of what happens in a cache.
+typedef struct {
+  // The handle; 0 is none.
+  uint64_t id;
+} spoc_subscription;
+
+// One change of what is resident.
+typedef struct {
+  // Set by the caller: `sizeof(spoc_event)`.
+  size_t struct_size;
+  // When, ns since the cache was opened.
+  uint64_t time_ns;
+  // To which group.
+  spoc_key key;
+  // In which slot.
+  uint32_t slot;
+  // What happened: `SPOC_EVENT_...`. Later libraries may know more.
+  uint32_t kind;
+  // Why: `SPOC_CAUSE_...`. Later libraries may know more.
+  uint32_t cause;
+} spoc_event;
 
 // An ordered queue of device work: the engine's, or one of spoc's.
 typedef struct {
@@ -623,6 +702,15 @@ spoc_status spoc_cache_resize(spoc_cache cache,
 // and says how many bytes it were. Any thread; one that holds leases gives a timeout.
 spoc_status spoc_cache_give_back(spoc_cache cache, uint64_t bytes, int64_t timeout_ms, uint64_t *bytes_given);
 
+// Gives memory back until as much is free on the device as `headroom_bytes` asked to leave to others: for engines to
+// call when they need memory, or now and then. Waits as `spoc_cache_give_back` does; `bytes_given` says how much it
+// freed. Any thread.
+spoc_status spoc_cache_keep_headroom(spoc_cache cache, int64_t timeout_ms, uint64_t *bytes_given);
+
+// Gives at least so many bytes of the host tier back to the host, or all of it, in the pieces it was taken in; what was
+// kept there is read from disk again. `bytes_given` says how much it was. Any thread.
+spoc_status spoc_cache_give_back_tier(spoc_cache cache, uint64_t bytes, uint64_t *bytes_given);
+
 // Waits for the whole device and takes back slots of leases whose release could not be recorded. Any thread.
 spoc_status spoc_cache_recover(spoc_cache cache);
 
@@ -665,6 +753,30 @@ spoc_status spoc_device_memory(spoc_device device, uint64_t *free_bytes, uint64_
 
 // Closes the handle; the device goes with the last stream, pump, cache and lease on it. Any thread.
 spoc_status spoc_device_close(spoc_device device);
+
+// A queue of up to `capacity` events of what happens from now on. The cache never waits for it: what does not fit is
+// dropped, and counted. Any thread.
+spoc_status spoc_cache_subscribe(spoc_cache cache, size_t capacity, spoc_subscription *subscription);
+
+// Takes the oldest event, and waits for one up to `timeout_ms` (0: not at all, below 0: without end):
+// `SPOC_ERROR_TIMED_OUT` if there is none by then, `SPOC_ERROR_CLOSED` once the cache is gone and every event of it was
+// taken. Any thread; each event goes to one of those who wait.
+spoc_status spoc_subscription_next(spoc_subscription subscription, int64_t timeout_ms, spoc_event *event);
+
+// Events that were dropped because the queue was full. Any thread.
+spoc_status spoc_subscription_dropped(spoc_subscription subscription, uint64_t *events);
+
+// Closes the handle, and the queue behind those who wait for an event. Any thread.
+spoc_status spoc_subscription_close(spoc_subscription subscription);
+
+// Which groups of a model are resident, most used first, as text (docs/cache.md): for `spoc_cache_warm` of a later
+// process. `bytes` says how long it is, its NUL included; it is written to `text` if it fits `room`, and otherwise
+// nothing is. `text` may be NULL with a `room` of 0. Any thread.
+spoc_status spoc_cache_profile(spoc_cache cache, uint32_t number, char *text, size_t room, size_t *bytes);
+
+// Reads the groups of a profile ahead of anybody who wants them, most used first, into slots that are free. Names that
+// the model has not are passed over. `begun`, which may be NULL, says how many reads it began. Any thread.
+spoc_status spoc_cache_warm(spoc_cache cache, uint32_t number, const char *profile, uint32_t *begun);
 
 // One line about the last call of this thread that failed; empty if none did. It stands until the thread's next
 // failing call. Any thread; each has its own.

@@ -8,7 +8,7 @@ use crate::model::{ModelObject, spoc_model};
 use crate::pump::{PumpObject, spoc_pump};
 use crate::status::spoc_status;
 use ::spoc_cache::policy::{PolicyKind, Scope};
-use ::spoc_cache::{CacheOptions, Catalogue, Key, ModelId, SlotCache};
+use ::spoc_cache::{CacheOptions, Catalogue, Key, ModelId, SlotCache, SlotClass, TierOptions};
 use std::collections::HashMap;
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -44,6 +44,26 @@ pub struct spoc_cache_options {
     pub slots: u32,
     /// Slots that the cache can ever have, for `spoc_cache_resize`. 0: those it begins with.
     pub slots_max: u32,
+    /// Since 1.1. Slots of several widths, a group going into the narrowest that holds it; `slots` and `slot_bytes` are
+    /// not looked at then. NULL: the one class that these two describe.
+    pub classes: *const spoc_slot_class,
+    /// Since 1.1. How many classes.
+    pub class_count: usize,
+    /// Since 1.1. Pinned host memory for groups that leave their slots, bytes: they come back from there without the disk.
+    /// It is taken in the background; more than the host can give is `SPOC_ERROR_STAGING_TOO_SMALL`. 0: none.
+    pub tier_bytes: u64,
+    /// Since 1.1. Not 0: groups stay there while they are in a slot, so that evicting costs no copy.
+    pub tier_inclusive: u32,
+}
+
+/// Slots of one width.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct spoc_slot_class {
+    /// Bytes that each must hold.
+    pub slot_bytes: u64,
+    /// How many.
+    pub slots: u32,
 }
 
 /// One group of one registered model. The generation belongs to the registration: afterwards the key is stale.
@@ -75,7 +95,13 @@ pub struct spoc_segment {
     pub slots: u32,
 }
 
-sized!(spoc_cache_options, spoc_segment);
+sized!(spoc_segment);
+
+// SAFETY: declared `repr(C)` above, `struct_size` first, numbers and pointers alone.
+unsafe impl args::Sizeable for spoc_cache_options {
+    const FIRST_BYTES: usize = std::mem::offset_of!(Self, classes);
+    const NAME: &'static str = "spoc_cache_options";
+}
 
 impl From<Key> for spoc_key {
     fn from(key: Key) -> spoc_key {
@@ -134,9 +160,23 @@ pub unsafe extern "C" fn spoc_cache_open(
             None => Scope::default(),
             Some(name) => name.parse().map_err(Failure::argument)?,
         };
-        if options.slots == 0 || options.slot_bytes == 0 {
+        // SAFETY: as the header asks.
+        let classes =
+            unsafe { args::list(options.classes, options.class_count, "spoc_cache_options.classes") }?;
+        let classes: Vec<_> = classes
+            .iter()
+            .map(|class| SlotClass { slots: class.slots, slot_bytes: class.slot_bytes })
+            .collect();
+        let none = |class: &SlotClass| class.slots == 0 || class.slot_bytes == 0;
+        let one = SlotClass { slots: options.slots, slot_bytes: options.slot_bytes };
+        if classes.iter().any(none) || (classes.is_empty() && none(&one)) {
             return Err(Failure::argument("spoc_cache_options: expected slots and slot_bytes, found 0"));
         }
+        let tier = TierOptions {
+            bytes: options.tier_bytes,
+            host_free_bytes: spoc_backends::host_memory_available(),
+            inclusive: options.tier_inclusive != 0,
+        };
         let pump = handles::get::<PumpObject>(pump.id)?;
         let options = CacheOptions {
             slots: options.slots,
@@ -146,9 +186,13 @@ pub unsafe extern "C" fn spoc_cache_open(
             slots_max: options.slots_max,
             segment_bytes: options.segment_bytes,
             headroom_bytes: options.headroom_bytes,
+            tier,
             ..CacheOptions::default()
         };
-        let cache = SlotCache::new(&pump.0, options)?;
+        let cache = match &*classes {
+            [] => SlotCache::new(&pump.0, options)?,
+            classes => SlotCache::with_classes(&pump.0, classes, options)?,
+        };
         let object = CacheObject { cache, catalogues: RwLock::default() };
         out.write(spoc_cache { id: handles::put(object)? });
         Ok(())
@@ -276,6 +320,38 @@ pub extern "C" fn spoc_cache_give_back(
         let out = args::out(bytes_given, "bytes_given")?;
         let object = handles::get::<CacheObject>(cache.id)?;
         out.write(object.cache.give_back(bytes, deadline(timeout_ms))?);
+        Ok(())
+    })
+}
+
+/// Gives memory back until as much is free on the device as `headroom_bytes` asked to leave to others: for engines to
+/// call when they need memory, or now and then. Waits as `spoc_cache_give_back` does; `bytes_given` says how much it
+/// freed. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn spoc_cache_keep_headroom(
+    cache: spoc_cache,
+    timeout_ms: i64,
+    bytes_given: Option<&mut MaybeUninit<u64>>,
+) -> spoc_status {
+    entry::run(|| {
+        let out = args::out(bytes_given, "bytes_given")?;
+        let object = handles::get::<CacheObject>(cache.id)?;
+        out.write(object.cache.keep_headroom(deadline(timeout_ms))?);
+        Ok(())
+    })
+}
+
+/// Gives at least so many bytes of the host tier back to the host, or all of it, in the pieces it was taken in; what was
+/// kept there is read from disk again. `bytes_given` says how much it was. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn spoc_cache_give_back_tier(
+    cache: spoc_cache,
+    bytes: u64,
+    bytes_given: Option<&mut MaybeUninit<u64>>,
+) -> spoc_status {
+    entry::run(|| {
+        let out = args::out(bytes_given, "bytes_given")?;
+        out.write(handles::get::<CacheObject>(cache.id)?.cache.give_back_tier(bytes));
         Ok(())
     })
 }

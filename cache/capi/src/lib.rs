@@ -14,6 +14,7 @@ mod args;
 mod cache;
 mod device;
 mod entry;
+mod events;
 mod failure;
 mod handles;
 mod lease;

@@ -257,11 +257,98 @@ static void wishes(spoc_cache cache, spoc_key *keys, spoc_stream stream) {
   if (ended > 2 || slots != 2 || given != 0) {
     failures++;
   }
+  OK(spoc_cache_keep_headroom(cache, 0, &given)); /* nothing was promised to others */
+  EXPECT(SPOC_ERROR_INVALID_ARGUMENT, spoc_cache_keep_headroom(cache, 0, NULL));
+  if (given != 0) {
+    failures++;
+  }
   spoc_stats stats = {.struct_size = sizeof stats};
   OK(spoc_cache_stats(cache, &stats));
   if (stats.requested != stats.hits + stats.misses || stats.leases != 1) {
     failures++;
   }
+}
+
+/* Queues of events, profiles, slots of several widths, the host tier. */
+static void watching(spoc_device device, spoc_pump pump, spoc_model model) {
+  spoc_model_info info = {.struct_size = sizeof info};
+  OK(spoc_model_describe(model, &info));
+  spoc_stream stream;
+  OK(spoc_stream_create(device, 1, &stream));
+  spoc_slot_class classes[2] = {{4096, 4}, {info.widest_group_bytes, 2}};
+  spoc_cache_options options = {.struct_size = sizeof options, .classes = classes, .class_count = 2};
+  spoc_cache cache;
+  classes[0].slots = 0;
+  EXPECT(SPOC_ERROR_INVALID_ARGUMENT, spoc_cache_open(pump, &options, &cache));
+  classes[0].slots = 4;
+  options.classes = NULL;
+  EXPECT(SPOC_ERROR_INVALID_ARGUMENT, spoc_cache_open(pump, &options, &cache));
+  MESSAGE("spoc_cache_options.classes");
+  options.classes = classes;
+  options.tier_bytes = UINT64_MAX;
+  EXPECT(SPOC_ERROR_STAGING_TOO_SMALL, spoc_cache_open(pump, &options, &cache));
+  options.tier_bytes = 4 * info.widest_group_bytes;
+  OK(spoc_cache_open(pump, &options, &cache));
+  uint32_t number = 9, begun = 9;
+  OK(spoc_cache_register(cache, model, &number));
+
+  spoc_subscription queue;
+  EXPECT(SPOC_ERROR_INVALID_ARGUMENT, spoc_cache_subscribe(cache, 0, &queue));
+  EXPECT(SPOC_ERROR_INVALID_ARGUMENT, spoc_cache_subscribe(cache, SIZE_MAX, &queue));
+  EXPECT(SPOC_ERROR_INVALID_ARGUMENT, spoc_cache_subscribe(cache, 1, NULL));
+  OK(spoc_cache_subscribe(cache, 1, &queue));
+  spoc_event event = {.struct_size = sizeof event};
+  EXPECT(SPOC_ERROR_TIMED_OUT, spoc_subscription_next(queue, 0, &event));
+  spoc_key key;
+  OK(spoc_cache_key(cache, number, 0, &key));
+  spoc_lease lease;
+  OK(spoc_wait_acquire(cache, &key, 1, stream, -1, &lease));
+  OK(spoc_subscription_next(queue, -1, &event));
+  if (event.kind != SPOC_EVENT_FILL_STARTED || event.cause != SPOC_CAUSE_DEMAND || event.key.group != 0) {
+    failures++;
+  }
+  /* Its end did not fit the queue of one, if it came before the first was taken. */
+  uint64_t dropped = 9;
+  OK(spoc_subscription_dropped(queue, &dropped));
+  if (dropped > 1) {
+    failures++;
+  }
+  OK(spoc_lease_release(lease, NULL, 0));
+
+  char text[4096];
+  size_t bytes = 0;
+  OK(spoc_cache_profile(cache, number, NULL, 0, &bytes));
+  text[0] = 'x';
+  OK(spoc_cache_profile(cache, number, text, bytes - 1, &bytes));
+  if (text[0] != 'x' || bytes > sizeof text) {
+    failures++;
+  }
+  OK(spoc_cache_profile(cache, number, text, sizeof text, &bytes));
+  if (strlen(text) + 1 != bytes) {
+    failures++;
+  }
+  OK(spoc_cache_warm(cache, number, text, &begun));
+  OK(spoc_cache_warm(cache, number, text, NULL));
+  if (begun != 0) { /* what was leased is there */
+    failures++;
+  }
+  EXPECT(SPOC_ERROR_INVALID_ARGUMENT, spoc_cache_warm(cache, number, "no profile", &begun));
+  EXPECT(SPOC_ERROR_INVALID_ARGUMENT, spoc_cache_warm(cache, number, NULL, &begun));
+
+  uint64_t given = 9;
+  OK(spoc_cache_give_back_tier(cache, UINT64_MAX, &given));
+  OK(spoc_cache_give_back_tier(cache, UINT64_MAX, &given));
+  if (given != 0) {
+    failures++;
+  }
+  OK(spoc_cache_close(cache));
+  spoc_status ended;
+  while ((ended = spoc_subscription_next(queue, 10000, &event)) == SPOC_OK) {
+  }
+  EXPECT(SPOC_ERROR_CLOSED, ended);
+  OK(spoc_subscription_close(queue));
+  EXPECT(SPOC_ERROR_BAD_HANDLE, spoc_subscription_next(queue, 0, &event));
+  OK(spoc_stream_close(stream));
 }
 
 static void leases(spoc_device device, spoc_pump pump, spoc_model model) {
@@ -388,6 +475,7 @@ int main(int argc, char **argv) {
   models(model);
   loads(pump, model);
   leases(device, pump, model);
+  watching(device, pump, model);
   OK(spoc_pump_close(pump));
   OK(spoc_model_close(model));
   OK(spoc_device_close(device));
