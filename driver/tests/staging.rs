@@ -127,13 +127,20 @@ fn without_asynchronous_copies_it_is_complete_on_return() {
 }
 
 #[test]
-fn a_device_without_pinned_memory_refuses_by_name() {
+fn without_pinned_memory_the_source_can_be_overwritten_at_once_too() {
     let mut options = FakeOptions::default();
     options.capabilities.pinned_alloc = Verdict::unavailable("none here");
     let (device, control) = with(options);
+    let stream = stream(&device);
     let mut vector = Vector::<u8>::device_only(&device, 8).unwrap();
-    let refused = vector.stage_to_device(0, &[1]).unwrap_err();
-    assert!(matches!(refused.kind(), ErrorKind::Unsupported { feature: "pinned_alloc", .. }));
-    drop((vector, device));
+    let mut source = [1, 2];
+    vector.stage_to_device_on(&stream, 0, &source).unwrap();
+    source.fill(99);
+    assert_eq!((control.pending(), device.pinned_ranges()), (1, 0), "a copy of it waits, in ordinary memory");
+    control.run_all();
+    let mut seen = [0; 2];
+    vector.copy_to_host(0, &mut seen).unwrap();
+    assert_eq!(seen, [1, 2]);
+    drop((vector, stream, device));
     assert_clean(&control);
 }
